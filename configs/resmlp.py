@@ -1,0 +1,67 @@
+"""Geometric continuity on a residual MLP (arXiv 2605.04971).
+
+    python launch.py --config=configs/resmlp.py:short
+
+trains four conditions, three seeds each, on all of MNIST for 464 steps: see
+the README for what comes out and how long it takes. A variant is `short`, or
+the names of conditions: `relu`, `none,radial`.
+"""
+
+from ml_collections import ConfigDict
+
+# What each condition changes in the sections below.
+CONDITIONS = {
+  "relu": {},
+  "gelu": {"model": {"activation": "gelu"}},
+  "silu": {"model": {"activation": "silu"}},
+  "none": {"model": {"activation": "identity"}},
+  "radial": {"model": {"activation": "radial"}},
+  # Without the residual a gain of .1 would let the signal die out.
+  "nores_relu": {"model": {"residual": False, "init": "he"}},
+  "nores_none": {
+    "model": {"residual": False, "activation": "identity", "gain": 1.0}
+  },
+}
+
+VARIANTS = {"short": ("relu", "none", "nores_relu", "nores_none")}
+
+
+def get_config(variant: str = "short") -> ConfigDict:
+  names = VARIANTS[variant] if variant in VARIANTS else variant.split(",")
+  for name in names:
+    if name not in CONDITIONS:
+      raise ValueError(
+        f"no variant or condition {name!r}; there are "
+        f"{', '.join([*VARIANTS, *CONDITIONS])}"
+      )
+  return ConfigDict(
+    {
+      "experiment": "continuity_mlp",
+      "seeds": (0, 1, 2),
+      "model": {
+        "width": 256,
+        "depth": 16,
+        "activation": "relu",
+        "radius": 1.0,
+        "residual": True,
+        "form": "post",
+        "norm": "none",
+        "bias": False,
+        "init": "scaled",
+        "gain": 0.1,
+      },
+      "optim": {
+        "name": "adam",
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "momentum": None,
+      },
+      "data": {"batch_size": 64},
+      "train": {"num_steps": 464, "steps_per_dispatch": 8, "log_every": 8},
+      "eval": {"every": None},
+      "probe": {"per_decade": 3, "every": None, "num_examples": 1024},
+      "checkpoint": {"every": 200, "keep": 2, "keep_every": None},
+      "conditions": {name: CONDITIONS[name] for name in names},
+    }
+  )

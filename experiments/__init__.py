@@ -1,0 +1,1 @@
+"""One file a claim of a paper: composes `geom`, owns no mathematics."""

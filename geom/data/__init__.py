@@ -1,0 +1,1 @@
+"""Data sets: sources, one-time preparation, deterministic order."""

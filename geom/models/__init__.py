@@ -1,0 +1,1 @@
+"""Models as pure functions: `Model.init` and `Model.apply`."""

@@ -1,0 +1,1 @@
+"""Optimizers as optax gradient transformations."""

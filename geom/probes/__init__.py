@@ -1,0 +1,1 @@
+"""Probes: pure functions of stacks of weights, gradients and taps."""

@@ -1,0 +1,171 @@
+"""Geometric continuity of a stack of kernels (arXiv 2605.04971).
+
+Orientation. A Flax kernel K has shape (in, out) and acts as `y = x @ K`; the
+papers write W = K.T. With `K = L diag(s) R.T`:
+
+| paper                            | here                               |
+| -------------------------------- | ---------------------------------- |
+| v_i, right singular vector of W  | `input`: column i of L, length in  |
+| u_i, left singular vector of W   | `output`: column i of R, length out |
+
+Signs of singular vectors are arbitrary, so only absolute cosines are given.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from geom.linalg import Triplets, leading_triplets
+
+# A singular vector counts as defined while an error of one float32 rounding
+# in the Gram matrix turns it by less than this many radians.
+TURN = 1e-3
+EPS32 = 2.0**-23
+
+
+class Adjacent(NamedTuple):
+  """What the leading singular vectors of adjacent layers say.
+
+  Attributes:
+    cos_input: `|<v1(l), v1(l+1)>|`, NaN where either is not defined.
+    cos_output: `|<u1(l), u1(l+1)>|`, likewise.
+    gap: `s1 / s2` of every layer; infinite where s2 is 0.
+  """
+
+  cos_input: Float[Array, "*s pair"]
+  cos_output: Float[Array, "*s pair"]
+  gap: Float[Array, "*s layer"]
+
+
+def chance_cosine(d: int) -> float:
+  """Mean |cos| of two independent random directions in d dimensions.
+
+  The limit `sqrt(2 / (pi d))` of large d: 0.0499 for d = 256 (the exact mean
+  there is 0.0499 too).
+  """
+  return math.sqrt(2 / (math.pi * d))
+
+
+def is_defined(
+  s1: Float[Array, "*s"], s2: Float[Array, "*s"]
+) -> Bool[Array, "*s"]:
+  """Whether the leading singular vector is determined by the matrix at all.
+
+  Equal singular values leave it free to turn: rounding turns it by about
+  `eps s1^2 / (s1^2 - s2^2)`, which must stay below `TURN`. A zero or NaN
+  matrix has none.
+  """
+  return TURN * (1 - (s2 / s1) ** 2) > EPS32
+
+
+def adjacent_cosines(triplets: Triplets) -> Adjacent:
+  """Continuity of the leading singular vectors of neighbouring layers.
+
+  Args:
+    triplets: at least two leading triplets of a stack of L kernels, layers
+      on the last batch axis: `left` is `(*s, L, in, k)`.
+
+  Returns:
+    Pairs `(*s, L - 1)` and gaps `(*s, L)`. A degenerate or NaN layer gives
+    NaN in its own pairs only.
+
+  Raises:
+    ValueError: fewer than two triplets or two layers.
+  """
+  s = triplets.values
+  if s.shape[-1] < 2 or s.shape[-2] < 2:
+    raise ValueError(
+      f"needs two triplets of two layers at least, got values {s.shape}"
+    )
+  s1, s2 = s[..., 0], s[..., 1]
+  defined = is_defined(s1, s2)
+  pair = defined[..., :-1] & defined[..., 1:]
+
+  def cosine(vectors: Float[Array, "*s layer d k"]) -> Float[Array, "*s pair"]:
+    v = vectors[..., 0]
+    cos = jnp.abs(jnp.sum(v[..., :-1, :] * v[..., 1:, :], axis=-1))
+    return jnp.where(pair, jnp.minimum(cos, 1), jnp.nan)
+
+  return Adjacent(cosine(triplets.left), cosine(triplets.right), s1 / s2)
+
+
+def _unit(
+  stack: Float[Array, "*s m n"],
+) -> tuple[Float[Array, "*s m n"], Float[Array, "*s"]]:
+  """Matrices of Frobenius norm 1, and the norms, at any scale; 0 gives NaN."""
+  a = stack.astype(jnp.promote_types(stack.dtype, jnp.float32))
+  size = jnp.max(jnp.abs(a), axis=(-1, -2), keepdims=True)
+  norm = jnp.linalg.norm(a / size, axis=(-1, -2), keepdims=True)
+  return a / size / norm, (size * norm)[..., 0, 0]
+
+
+def _frobenius(stack: Float[Array, "*s m n"]) -> Float[Array, "*s"]:
+  """The Frobenius norm, 0 for a zero matrix, NaN for one with a NaN."""
+  zero = jnp.all(stack == 0, axis=(-1, -2))
+  return jnp.where(zero, 0, _unit(stack)[1])
+
+
+def flattened_cosine(
+  stack: Float[Array, "*s layer m n"],
+) -> Float[Array, "*s pair"]:
+  """Cosine of neighbouring matrices as long vectors; chance level 0.
+
+  Signed, and blind to which singular vector carries the likeness: beside a
+  low v1 it tells a flat spectrum from lost alignment. NaN for a zero matrix.
+  """
+  unit, _ = _unit(stack)
+  return jnp.sum(unit[..., :-1, :, :] * unit[..., 1:, :, :], axis=(-1, -2))
+
+
+def spectral_dominance(
+  update: Float[Array, "*s layer"], start: Float[Array, "*s layer"]
+) -> Float[Array, "*s layer"]:
+  """`s1(W - W(0)) / s1(W(0))`, from spectral norms; NaN where W(0) = 0."""
+  return jnp.where(start > 0, update / start, jnp.nan)
+
+
+def frobenius_dominance(
+  update: Float[Array, "*s layer m n"], start: Float[Array, "*s layer m n"]
+) -> Float[Array, "*s layer"]:
+  """`||W - W(0)||_F / ||W(0)||_F` of every layer; NaN where W(0) = 0."""
+  return _frobenius(update) / _unit(start)[1]
+
+
+def stack_probe(
+  stacks: Mapping[str, Float[Array, "layer m n"]],
+) -> dict[str, Float[Array, "*shape"]]:
+  """Everything above of stacks of one shape, in one decomposition.
+
+  Args:
+    stacks: say `weights`, `gradients` and `updates` (W - W(0)) of one
+      projection, each `(L, in, out)` with L >= 2.
+
+  Returns:
+    For each name `NAME/cos_input`, `NAME/cos_output` and
+    `NAME/flattened_cosine` `(L - 1,)`, `NAME/gap` and `NAME/sigma_1` `(L,)`;
+    then `NAME/cos_input_mean` and `NAME/cos_output_mean`, over the pairs
+    where they are defined, `NAME/flattened_cosine_mean`, and
+    `NAME/defined`, the share of pairs that are.
+  """
+  names = list(stacks)
+  together = jnp.stack([stacks[name].astype(jnp.float32) for name in names])
+  triplets = leading_triplets(together, 2)
+  pairs = adjacent_cosines(triplets)
+  flattened = flattened_cosine(together)
+  out = {}
+  for i, name in enumerate(names):
+    out |= {
+      f"{name}/cos_input": pairs.cos_input[i],
+      f"{name}/cos_output": pairs.cos_output[i],
+      f"{name}/flattened_cosine": flattened[i],
+      f"{name}/gap": pairs.gap[i],
+      f"{name}/sigma_1": triplets.values[i, :, 0],
+      f"{name}/cos_input_mean": jnp.nanmean(pairs.cos_input[i]),
+      f"{name}/cos_output_mean": jnp.nanmean(pairs.cos_output[i]),
+      f"{name}/flattened_cosine_mean": jnp.nanmean(flattened[i]),
+      f"{name}/defined": jnp.mean(jnp.isfinite(pairs.cos_input[i])),
+    }
+  return out

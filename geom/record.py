@@ -1,0 +1,132 @@
+"""The files of a run: `metrics.jsonl`, `config.json`, `summary.json`.
+
+`metrics.jsonl` holds one object a line:
+
+    {"step": 100, "kind": "probe", "condition": "relu", "seed": 0,
+     "weights/cos_input": [0.91, ...], "weights/cos_input_mean": 0.93}
+
+| field       | meaning                                                        |
+| ----------- | -------------------------------------------------------------- |
+| `step`      | updates made when the numbers were taken                       |
+| `kind`      | `train`: the batch of the step's update, before that update;   |
+|             | `eval`, `probe`: the state after it; `event`: start, end, ...  |
+| `condition` | which of the compared settings                                 |
+| `seed`      | of initialisation and data order (not in events of all seeds)  |
+| the rest    | named numbers, or lists of them over layers or layer pairs;    |
+|             | NaN and infinity are null                                      |
+"""
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+KINDS = ("train", "eval", "probe", "event")
+Row = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+  """A value as JSON has it: numbers at full precision, non-finite as None."""
+  if isinstance(value, dict):
+    return {k: plain(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [plain(v) for v in value]
+  if hasattr(value, "dtype"):
+    array = np.asarray(value)
+    if array.ndim:
+      return [plain(v) for v in array]
+    if np.issubdtype(array.dtype, np.floating):
+      # The shortest decimal that gives this float32 back: 0.1 for 0.1.
+      return plain(float(str(array)))
+    return array.item()
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+def line(row: Row) -> str:
+  """A row as one line of JSON.
+
+  Raises:
+    ValueError: `kind` is none of `KINDS`.
+  """
+  if row["kind"] not in KINDS:
+    raise ValueError(f"kind {row['kind']!r} is none of {', '.join(KINDS)}")
+  return json.dumps(plain(row), allow_nan=False) + "\n"
+
+
+def read(path: pathlib.Path) -> list[Row]:
+  """The rows of a `metrics.jsonl`; `[]` where there is none.
+
+  A last line that a killed process left unfinished is passed over.
+
+  Raises:
+    ValueError: another line is not JSON.
+  """
+  if not path.exists():
+    return []
+  lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+  rows = []
+  for i, text in enumerate(lines):
+    try:
+      if text:
+        rows.append(json.loads(text))
+    except json.JSONDecodeError as error:
+      if i < len(lines) - 1:
+        raise ValueError(f"{path}:{i + 1} is not JSON: {error}") from None
+  return rows
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a file whole or not at all."""
+  temporary = path.with_name(path.name + ".tmp")
+  temporary.write_text(text, encoding="utf-8")
+  os.replace(temporary, path)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file whole or not at all."""
+  write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: pathlib.Path) -> Any:
+  """The value of a JSON file."""
+  return json.loads(path.read_text(encoding="utf-8"))
+
+
+class Writer:
+  """Appends rows to `metrics.jsonl`."""
+
+  def __init__(self, path: pathlib.Path):
+    self.path = path
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+  def write(self, rows: Iterable[Row]) -> None:
+    with self.path.open("a", encoding="utf-8") as file:
+      file.writelines(line(row) for row in rows)
+
+  def sync(self) -> None:
+    """Returns when what was written would outlive a crash of the machine."""
+    if self.path.exists():
+      with self.path.open("a") as file:
+        os.fsync(file.fileno())
+
+  def rewind(self, condition: str, step: int) -> None:
+    """Drops the numbers of a condition from after a step, but no event.
+
+    What a killed run measured after its last checkpoint is measured again.
+    """
+    rows = read(self.path)
+    kept = [
+      row
+      for row in rows
+      if row["kind"] == "event"
+      or row.get("condition") != condition
+      or row["step"] <= step
+    ]
+    if rows or self.path.exists():
+      write_text(self.path, "".join(line(row) for row in kept))

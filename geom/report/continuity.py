@@ -1,0 +1,124 @@
+"""The report of a continuity run: figures, `report.md`, `summary.json`."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from geom import record
+from geom.record import Row
+from geom.report import claims as claims_of
+from geom.report import figures, series
+from geom.report.claims import Claim, number
+
+COLUMNS = {
+  "gradients v1, step 0": ("gradients/cos_input_mean", 0),
+  "gradients u1, step 0": ("gradients/cos_output_mean", 0),
+  "weights v1": ("weights/cos_input_mean", -1),
+  "weights u1": ("weights/cos_output_mean", -1),
+  "dW v1": ("updates/cos_input_mean", -1),
+  "dW u1": ("updates/cos_output_mean", -1),
+  "flat": ("weights/flattened_cosine_mean", -1),
+  "s1/s2": ("weights/gap", -1),
+  "s1(dW)/s1(W0)": ("dominance/spectral_mean", -1),
+}
+
+
+def write_report(
+  workdir: pathlib.Path,
+  rows: Sequence[Row],
+  *,
+  title: str,
+  config: Mapping[str, Any],
+  chances: Mapping[str, float],
+  claims: Sequence[Claim],
+  notes: str,
+) -> dict[str, dict[int, int]]:
+  """Writes the report into a workdir, from its rows alone.
+
+  Args:
+    workdir: gets `figures/*.png`, `report.md`, `summary.json`.
+    rows: of its `metrics.jsonl`.
+    title: of the report.
+    config: what was run.
+    chances: chance level of |cos| on the `input` and the `output` side.
+    claims: to be judged.
+    notes: how to read the numbers.
+
+  Returns:
+    Condition -> seed -> step of a loss or gradient that was not finite.
+  """
+  drawn = {
+    "continuity": figures.continuity(rows, chances, title),
+    "layer_pairs": figures.layer_pairs(rows, chances),
+    "context": figures.context(rows),
+  }
+  for name, figure in drawn.items():
+    figures.save(figure, workdir / "figures" / f"{name}.png")
+  summary = series.summary(rows)
+  record.write_json(
+    workdir / "summary.json",
+    {"config": config, "chance_cosine": chances, "conditions": summary},
+  )
+  failed = {
+    name: failures
+    for name in series.conditions(rows)
+    if (failures := series.failures(rows, name))
+  }
+  parts = [
+    f"# {title}",
+    _setting(config, rows),
+    notes,
+    "## The paper's claims",
+    claims_of.table(claims, rows),
+    "## Every condition",
+    f"Chance level: {chances['input']:.3f} on the input side, "
+    f"{chances['output']:.3f} on the output side; `flat`: 0.",
+    _table(rows),
+    *[_failure(name, seeds) for name, seeds in failed.items()],
+    "## Figures",
+    *[f"![{name}](figures/{name}.png)" for name in drawn],
+  ]
+  record.write_text(workdir / "report.md", "\n\n".join(parts) + "\n")
+  return failed
+
+
+def _setting(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
+  optim = {k: v for k, v in config["optim"].items() if v is not None}
+  seconds = sum(r["seconds"] for r in rows if r.get("event") == "end")
+  return (
+    f"{config['train']['num_steps']} steps of {config['data']['batch_size']} "
+    f"examples; gain {config['model']['gain']}; "
+    f"{', '.join(f'{k} {v}' for k, v in optim.items())}; "
+    f"seeds {', '.join(map(str, config['seeds']))}; "
+    f"{seconds:.0f} s of training and probing."
+  )
+
+
+def _table(rows: Sequence[Row]) -> str:
+  lines = [
+    "| " + " | ".join(["condition", *COLUMNS, "test accuracy"]) + " |",
+    "| --- " * (len(COLUMNS) + 2) + "|",
+  ]
+  for name in series.conditions(rows):
+    cells = [_cell(rows, name, "probe", *c) for c in COLUMNS.values()]
+    cells.append(_cell(rows, name, "eval", "accuracy", -1))
+    lines.append("| " + " | ".join([name, *cells]) + " |")
+  return "\n".join(lines)
+
+
+def _cell(
+  rows: Sequence[Row], condition: str, kind: str, key: str, at: int
+) -> str:
+  curve = series.curve(rows, condition, kind, key)
+  if curve is None:
+    return "–"
+  values = curve.values[:, at]
+  if values.ndim > 1:
+    values = values.mean(axis=-1)
+  mean, spread, _ = series.mean_spread(values)
+  return f"{number(mean)} ± {number(spread)}"
+
+
+def _failure(condition: str, seeds: Mapping[int, int]) -> str:
+  steps = ", ".join(f"seed {s} at step {step}" for s, step in seeds.items())
+  return f"**{condition}: loss or gradient not finite, {steps}.**"

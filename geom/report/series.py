@@ -1,0 +1,113 @@
+"""Numbers out of the rows of `metrics.jsonl`: curves, last values, spread."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from geom.record import Row
+
+
+class Curve(NamedTuple):
+  """One quantity of one condition, of all its seeds; NaN where missing."""
+
+  steps: Int[np.ndarray, "step"]
+  values: Float[np.ndarray, "seed step *shape"]
+
+
+def conditions(rows: Sequence[Row]) -> list[str]:
+  """Names of conditions, in the order of their first row."""
+  return list(dict.fromkeys(r["condition"] for r in rows if "condition" in r))
+
+
+def seeds(rows: Sequence[Row], condition: str) -> list[int]:
+  """Seeds that a condition has measurements of."""
+  return sorted(
+    {r["seed"] for r in rows if r["condition"] == condition and "seed" in r}
+  )
+
+
+def failures(rows: Sequence[Row], condition: str) -> dict[int, int]:
+  """Seed -> the step whose loss or gradient was not finite."""
+  return {
+    r["seed"]: r["step"]
+    for r in rows
+    if r["condition"] == condition and r.get("event") == "not finite"
+  }
+
+
+def curve(
+  rows: Sequence[Row], condition: str, kind: str, key: str
+) -> Curve | None:
+  """A named quantity against step, or None where no row has it."""
+  found = {
+    (r["seed"], r["step"]): np.asarray(r[key], dtype=float)
+    for r in rows
+    if r["condition"] == condition and r["kind"] == kind and key in r
+  }
+  if not found:
+    return None
+  steps = sorted({step for _, step in found})
+  shape = next(iter(found.values())).shape
+  missing = np.full(shape, np.nan)
+  values = [
+    [found.get((seed, step), missing) for step in steps]
+    for seed in seeds(rows, condition)
+  ]
+  return Curve(np.asarray(steps), np.asarray(values))
+
+
+def mean_spread(
+  values: Float[np.ndarray, "seed *shape"],
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"], Any]:
+  """Mean, sample standard deviation and number over seeds, NaN left out.
+
+  The deviation is NaN where fewer than two seeds have a value.
+  """
+  n = np.sum(np.isfinite(values), axis=0)
+  total = np.nansum(values, axis=0)
+  mean = np.where(n > 0, total / np.maximum(n, 1), np.nan)
+  square = np.nansum((values - mean) ** 2, axis=0)
+  spread = np.where(n > 1, np.sqrt(square / np.maximum(n - 1, 1)), np.nan)
+  return mean, spread, n
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+  """The last scalars of every condition: per seed, mean and spread.
+
+  A seed that failed contributes no last values; the step it failed at is
+  under `failed`.
+  """
+  return {name: _of_condition(rows, name) for name in conditions(rows)}
+
+
+def _of_condition(rows: Sequence[Row], name: str) -> dict[str, Any]:
+  mine = [r for r in rows if r["condition"] == name]
+  failed = failures(rows, name)
+  per_seed: dict[str, dict[str, Any]] = {}
+  for row in mine:
+    seed = row.get("seed")
+    if row["kind"] == "event" or seed is None or seed in failed:
+      continue
+    last = per_seed.setdefault(str(seed), {})
+    for key, value in row.items():
+      if key not in ("step", "kind", "condition", "seed") and not isinstance(
+        value, list
+      ):
+        last[f"{row['kind']}/{key}"] = value
+    last["step"] = max(row["step"], last.get("step", 0))
+  keys = sorted({key for last in per_seed.values() for key in last})
+  mean, spread = {}, {}
+  for key in keys:
+    values = np.asarray(
+      [last.get(key, np.nan) for last in per_seed.values()], dtype=float
+    )
+    m, s, _ = mean_spread(values)
+    mean[key], spread[key] = float(m), float(s)
+  return {
+    "per_seed": per_seed,
+    "mean": mean,
+    "spread": spread,
+    "failed": {str(seed): step for seed, step in failed.items()},
+  }

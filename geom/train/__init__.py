@@ -1,0 +1,1 @@
+"""State, pure step, the one impure loop, and what it writes."""

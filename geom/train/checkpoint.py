@@ -1,0 +1,159 @@
+"""Checkpoints by orbax: the state, the place in the data, and what they are.
+
+Only this file knows orbax. A checkpoint appears under its final name once it
+is complete; one that cannot be read all the same (a full disk, a copy broken
+off) is set aside in favour of the one before.
+"""
+
+import pathlib
+import sys
+from typing import Any
+
+import grain
+import jax
+import orbax.checkpoint as ocp
+
+from geom.train.state import State
+
+Meta = dict[str, Any]
+
+
+class ResumeError(RuntimeError):
+  """A checkpoint is there but must not, or cannot, be continued."""
+
+
+class Checkpoints:
+  """The checkpoints of one run, in a directory of their own.
+
+  Args:
+    directory: made when the first checkpoint is written.
+    every: save when this divides the step; None saves only at the end.
+    keep: how many of the newest are kept.
+    keep_every: those whose step this divides are kept for good; None: none.
+  """
+
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    *,
+    every: int | None,
+    keep: int,
+    keep_every: int | None,
+  ):
+    self.directory = directory.absolute()
+    self.every = every
+    self.options = ocp.CheckpointManagerOptions(
+      max_to_keep=keep,
+      keep_period=keep_every,
+      cleanup_tmp_directories=True,
+    )
+    self.manager = ocp.CheckpointManager(self.directory, options=self.options)
+
+  def due(self, step: int) -> bool:
+    return self.every is not None and step % self.every == 0
+
+  def save(
+    self, step: int, state: State, data: grain.DatasetIterator, meta: Meta
+  ) -> None:
+    """Starts saving; the state may be donated as soon as this returns."""
+    if step in self.manager.all_steps():
+      return
+    self.manager.save(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardSave(state),
+        data=grain.checkpoint.CheckpointSave(data),
+        meta=ocp.args.JsonSave(meta),
+      ),
+    )
+
+  def restore(
+    self, like: State, data: grain.DatasetIterator, meta: Meta
+  ) -> State | None:
+    """The newest complete checkpoint, or None where there is none.
+
+    Args:
+      like: a state of the same structure, arrays or ShapeDtypeStructs with
+        the shardings to restore onto.
+      data: an iterator, moved to the saved position.
+      meta: what the run is (fingerprints of data and order, say).
+
+    Raises:
+      ResumeError: the checkpoint is of a run with another meta (it names the
+        entries that differ), or none of the checkpoints can be read.
+    """
+    steps = sorted(self.manager.all_steps(), reverse=True)
+    broken = []
+    for step in steps:
+      try:
+        saved = self._read_meta(step)
+        if saved == meta:
+          state = self._read(step, like, data)
+      except Exception as error:  # Whatever a damaged file raises.
+        broken.append((step, error))
+        continue
+      if saved != meta:
+        raise ResumeError(_difference(self.directory / str(step), saved, meta))
+      for bad, error in broken:
+        self._set_aside(bad, error)
+      return state
+    if broken:
+      step, error = broken[0]
+      raise ResumeError(
+        f"no checkpoint in {self.directory} can be read; the newest, of step "
+        f"{step}: {_first_line(error)}. Remove the directory to start anew"
+      )
+    return None
+
+  def close(self) -> None:
+    """Waits until everything is on disk."""
+    self.manager.wait_until_finished()
+    self.manager.close()
+
+  def _read_meta(self, step: int) -> Meta:
+    args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+    return self.manager.restore(step, args=args).meta
+
+  def _read(self, step: int, like: State, data: grain.DatasetIterator) -> State:
+    abstract = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+      like,
+    )
+    return self.manager.restore(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardRestore(abstract),
+        data=grain.checkpoint.CheckpointRestore(data),
+      ),
+    ).state
+
+  def _set_aside(self, step: int, error: Exception) -> None:
+    """Renames a damaged checkpoint, so that its step can be saved again."""
+    broken = self.directory.with_name(f"{self.directory.name}.damaged")
+    broken.mkdir(exist_ok=True)
+    target = broken / str(step)
+    n = 0
+    while target.exists():
+      n += 1
+      target = broken / f"{step}.{n}"
+    (self.directory / str(step)).rename(target)
+    self.manager.reload()
+    print(
+      f"checkpoint of step {step} is damaged ({_first_line(error)}); "
+      f"moved to {target}, going on from the one before",
+      file=sys.stderr,
+    )
+
+
+def _difference(path: pathlib.Path, saved: Meta, meta: Meta) -> str:
+  names = sorted({*saved, *meta})
+  changed = [
+    f"{name} ({saved.get(name)!r} then, {meta.get(name)!r} now)"
+    for name in names
+    if saved.get(name) != meta.get(name)
+  ]
+  return f"{path} is of another run: {'; '.join(changed)} changed"
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,55 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+
+import math
+import sys
+import time
+
+import tqdm
+
+
+class Progress:
+  """Shows step, loss, steps a second and time left, on stderr.
+
+  Args:
+    name: what is running.
+    total: steps in all.
+    initial: steps made before, by a run that this one resumes.
+    interval: seconds between plain lines.
+  """
+
+  def __init__(
+    self, name: str, total: int, initial: int = 0, interval: float = 10
+  ):
+    self.name = name
+    self.total = total
+    self.initial = initial
+    self.interval = interval
+    self.start = self.last = time.monotonic()
+    self.bar = (
+      tqdm.tqdm(
+        desc=name, total=total, initial=initial, unit="step", file=sys.stderr
+      )
+      if sys.stderr.isatty()
+      else None
+    )
+
+  def update(self, step: int, loss: float) -> None:
+    if self.bar is not None:
+      self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+      self.bar.update(step - self.bar.n)
+      return
+    now = time.monotonic()
+    if now - self.last >= self.interval or step == self.total:
+      self.last = now
+      rate = (step - self.initial) / max(now - self.start, 1e-9)
+      left = (self.total - step) / rate if rate > 0 else math.inf
+      eta = f"{left:.0f} s left" if math.isfinite(left) else ""
+      print(
+        f"{self.name}: step {step}/{self.total}  loss {loss:.4f}  "
+        f"{rate:.1f} steps/s  {eta}",
+        file=sys.stderr,
+      )
+
+  def close(self) -> None:
+    if self.bar is not None:
+      self.bar.close()

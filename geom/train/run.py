@@ -1,0 +1,185 @@
+"""Runs one condition with all its seeds: compile, resume, train, save."""
+
+import contextlib
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from geom import record
+from geom.data import order
+from geom.models.base import Params
+from geom.train.checkpoint import Checkpoints, Meta
+from geom.train.grid import Due
+from geom.train.loop import Finished, Measurement, train
+from geom.train.progress import Progress
+from geom.train.state import State, new_state
+from geom.train.step import Chunk, Loss, make_chunk, make_step, over_seeds
+from geom.train.stop import StopSignal
+
+
+class Measure(NamedTuple):
+  """A measurement of one seed: when, and a pure function of its state."""
+
+  due: Due
+  of: Callable[[State], Mapping[str, Any]]
+
+
+class Setup(NamedTuple):
+  """What an experiment says of one condition; pure functions of one seed.
+
+  Attributes:
+    init: key -> parameters.
+    loss: `(params, batch) -> (loss, named scalars)`.
+    tx: the optimizer.
+    reference: parameters at step 0 -> what measurements compare with.
+    measures: by kind, `eval` and `probe`.
+  """
+
+  init: Callable[[Any], Params]
+  loss: Loss
+  tx: optax.GradientTransformation
+  reference: Callable[[Params], Any]
+  measures: Mapping[str, Measure]
+
+
+def run_condition(
+  setup: Setup,
+  *,
+  condition: str,
+  seeds: Sequence[int],
+  source: order.Order,
+  arrays: Mapping[str, np.ndarray],
+  steps_per_dispatch: int,
+  log_every: int,
+  checkpoints: Checkpoints,
+  meta: Meta,
+  writer: record.Writer,
+  stop: StopSignal,
+  profile: pathlib.Path | None = None,
+) -> Finished:
+  """Trains all seeds of a condition, from its newest checkpoint if it has one.
+
+  Args:
+    setup: the pure functions.
+    condition: its name, for rows and messages.
+    seeds: of initialisation (`jax.random.key(seed)`).
+    source: which examples each step reads; its length is the run's.
+    arrays: the examples, by the names that the loss reads.
+    steps_per_dispatch: most steps in one call of the compiled program.
+    log_every: see `geom.train.loop.train`.
+    checkpoints, meta, writer, stop: likewise.
+    profile: where to write a trace of a few dispatches, or None.
+
+  Raises:
+    ResumeError: the checkpoint there is of another run.
+    Stopped: a signal came; the state is saved.
+  """
+  num_steps = len(source)
+  data = order.batches(source, arrays)
+  one = make_chunk(make_step(setup.loss, setup.tx), steps_per_dispatch)
+  chunk = jax.jit(over_seeds(one), donate_argnums=0)
+
+  def start(key: Any) -> State:
+    params = setup.init(key)
+    return new_state(params, setup.tx, setup.reference(params))
+
+  began = time.monotonic()
+  keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+  state = jax.jit(lambda keys: jax.lax.map(start, keys))(keys)
+  with contextlib.closing(checkpoints):
+    saved = checkpoints.restore(state, data, meta)
+    state = state if saved is None else saved
+    first = int(np.max(np.asarray(state.step)))
+    writer.rewind(condition, -1 if saved is None else first)
+    if first >= num_steps:
+      print(f"{condition}: done before", file=sys.stderr)
+    writer.write([_started(condition, first)])
+    progress = Progress(condition, num_steps, first)
+    with (
+      contextlib.closing(progress),
+      _profiled(chunk, profile) as profiled_chunk,
+    ):
+      finished = train(
+        state,
+        condition=condition,
+        seeds=seeds,
+        chunk=profiled_chunk,
+        length=steps_per_dispatch,
+        data=data,
+        num_steps=num_steps,
+        log_every=log_every,
+        measurements=[
+          Measurement(kind, m.due, _of_all(m.of))
+          for kind, m in setup.measures.items()
+        ],
+        writer=writer,
+        checkpoints=checkpoints,
+        meta=meta,
+        progress=progress,
+        stop=stop,
+      )
+  last = int(np.max(np.asarray(finished.state.step)))
+  seconds = time.monotonic() - began
+  writer.write([_event(condition, last, "end", seconds=round(seconds, 3))])
+  return finished
+
+
+def _of_all(
+  of: Callable[[State], Mapping[str, Any]],
+) -> Callable[[State], Mapping[str, Any]]:
+  """A function of one state -> a compiled one of stacked states."""
+  return jax.jit(lambda states: jax.lax.map(of, states))
+
+
+def _event(condition: str, step: int, event: str, **values: Any) -> record.Row:
+  where = {"step": step, "kind": "event", "condition": condition}
+  return {**where, "event": event, "time": round(time.time(), 3), **values}
+
+
+def _started(condition: str, step: int) -> record.Row:
+  device = jax.devices()[0]
+  return _event(
+    condition,
+    step,
+    "resume" if step else "start",
+    jax=jax.__version__,
+    device=f"{jax.device_count()} x {device.device_kind}",
+  )
+
+
+@contextlib.contextmanager
+def _profiled(
+  chunk: Chunk, directory: pathlib.Path | None, skip: int = 2, count: int = 4
+) -> Iterator[Chunk]:
+  """The chunk itself, traced in calls skip .. skip + count - 1."""
+  if directory is None:
+    yield chunk
+    return
+  calls = 0
+  tracing = False
+
+  def traced(*args: Any) -> Any:
+    nonlocal calls, tracing
+    if calls == skip:
+      jax.profiler.start_trace(str(directory))
+      tracing = True
+    out = chunk(*args)
+    calls += 1
+    if calls == skip + count:
+      jax.block_until_ready(out)
+      jax.profiler.stop_trace()
+      tracing = False
+    return out
+
+  try:
+    yield traced
+  finally:
+    if tracing:
+      jax.profiler.stop_trace()
