@@ -168,6 +168,12 @@ def test_load_keeps_the_original_order(fake, tmp_path):
   ]
 
 
+def test_the_copy_is_marked_as_tfds_marks_its_own(prepared):
+  info = prepared / "mnist" / "3.0.1" / "dataset_info.json"
+  module = json.loads(info.read_text())["moduleName"]
+  assert module == "tensorflow_datasets.image_classification.mnist"
+
+
 def test_the_fingerprint_names_the_contents(prepared, monkeypatch):
   first = mnist.load(prepared).fingerprint
   arrays = random_arrays(1)
@@ -383,6 +389,27 @@ def test_somebodys_tfrecord_copy_is_not_replaced(prepared):
   with pytest.raises(fetch.DataError, match="not in the array_record format"):
     mnist.load(prepared)
   assert json.loads(info.read_text()) == theirs
+
+
+def test_a_copy_that_cannot_be_read_back_is_an_error(
+  fake, tmp_path, monkeypatch
+):
+  put_files(fake, tmp_path / "downloads")
+  monkeypatch.setattr(mnist, "_write_copy", lambda *_: None)
+  with pytest.raises(fetch.DataError, match="cannot read back"):
+    mnist.load(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_of_the_arrays(prepared, monkeypatch):
+  def half(file, **_):
+    file.write(b"PK")
+    raise OSError("No space left on device")
+
+  (prepared / "mnist.npz").unlink()
+  monkeypatch.setattr(np, "savez", half)
+  with pytest.raises(fetch.DataError, match="No space left"):
+    mnist.load(prepared)
+  assert not list(prepared.glob("*mnist.npz*"))
 
 
 # Sources.
