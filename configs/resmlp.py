@@ -59,7 +59,7 @@ def get_config(variant: str = "short") -> ConfigDict:
       },
       "data": {"batch_size": 64},
       "train": {"num_steps": 464, "steps_per_dispatch": 8, "log_every": 8},
-      "eval": {"every": None},
+      "eval": {"every": 116},
       "probe": {"per_decade": 3, "every": None, "num_examples": 1024},
       "checkpoint": {"every": 200, "keep": 2, "keep_every": None},
       "conditions": {name: CONDITIONS[name] for name in names},

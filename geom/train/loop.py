@@ -2,6 +2,7 @@
 
 import collections
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -203,6 +204,11 @@ class _Rows:
           losses.append(numbers["loss"])
         else:
           self.failed[seed] = step
+          print(
+            f"{self.condition}, seed {seed}: loss {numbers['loss']}, gradient "
+            f"norm {numbers['grad_norm']} at step {step}; this seed stops",
+            file=sys.stderr,
+          )
           yield self.row(
             step,
             "event",

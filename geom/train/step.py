@@ -30,7 +30,7 @@ def make_step(loss: Loss, tx: optax.GradientTransformation) -> Step:
     (value, aux), grads = jax.value_and_grad(loss, has_aux=True)(
       state.params, batch
     )
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     finite = jnp.isfinite(value) & jnp.isfinite(norm)
     healthy = state.failed_at == HEALTHY
 

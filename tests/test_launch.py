@@ -1,0 +1,493 @@
+"""The launcher end to end: processes as a user starts them, one CPU device."""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+BASE = "--config=configs/resmlp.py:relu,nores_none"
+RELU = "--config=configs/resmlp.py:relu"
+TINY = (
+  "--config.model.width=16",
+  "--config.model.depth=3",
+  "--config.probe.num_examples=64",
+  "--config.probe.every=None",
+  "--config.eval.every=None",
+  "--config.train.num_steps=40",
+  "--config.train.log_every=1",
+  "--config.checkpoint.every=5",
+  "--config.checkpoint.keep=3",
+  "--config.seeds=0",
+)
+# Long enough to be caught in the middle of it.
+LONG = (*TINY, "--config.train.num_steps=120")
+SGD = tuple(
+  f"--config.optim.{entry}"
+  for entry in ("name=sgd", "betas=None", "eps=None", "momentum=None")
+)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory) -> dict[str, str]:
+  """A user's shell: nothing that pytest has set, but a cache to save time."""
+  ours = ("XLA_FLAGS", "OPENBLAS_NUM_THREADS")
+  kept = {k: v for k, v in os.environ.items() if k not in ours}
+  cache = str(tmp_path_factory.mktemp("xla"))
+  return kept | {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache}
+
+
+@pytest.fixture(scope="session")
+def start(environment):
+  """Starts `python ARGS` in the project's root, which may still be running."""
+
+  def start(*args: object, **changes: str) -> subprocess.Popen:
+    return subprocess.Popen(
+      [sys.executable, *map(str, args)],
+      cwd=ROOT,
+      env=environment | changes,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+
+  return start
+
+
+@pytest.fixture(scope="session")
+def launch(start):
+  """Runs `launch.py ARGS` to its end: exit code, stderr."""
+
+  def launch(*args: object, code: int = 0, **changes: str) -> str:
+    return ended(start("launch.py", *args, **changes), code)
+
+  return launch
+
+
+def ended(process: subprocess.Popen, code: int) -> str:
+  """The stderr of a process, once it has ended with this exit code."""
+  with process:
+    try:
+      _, err = process.communicate(timeout=100)
+    finally:
+      process.kill()
+  assert process.returncode == code, err
+  assert "Traceback" not in err
+  return err
+
+
+def read(path: pathlib.Path):
+  """JSON without the NaN and Infinity that Python adds to it."""
+
+  def refuse(name):
+    raise ValueError(f"{name} in {path}")
+
+  text = path.read_text()
+  if path.suffix != ".jsonl":
+    return json.loads(text, parse_constant=refuse)
+  lines = text.splitlines()
+  return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def measured(workdir: pathlib.Path) -> dict:
+  """The rows of a run by what they are of; events are left out."""
+  found = {}
+  for row in read(workdir / "metrics.jsonl"):
+    if row["kind"] != "event":
+      key = (row["condition"], row["seed"], row["kind"], row["step"])
+      assert key not in found, f"measured twice: {key}"
+      found[key] = row
+  return found
+
+
+def events(workdir: pathlib.Path, name: str) -> list:
+  rows = read(workdir / "metrics.jsonl")
+  return [row for row in rows if row.get("event") == name]
+
+
+def conditions(workdir: pathlib.Path) -> dict:
+  return read(workdir / "summary.json")["conditions"]
+
+
+def assert_same(workdir: pathlib.Path, other: pathlib.Path) -> None:
+  """Both runs measured the same, to the bit, and nothing twice."""
+  assert measured(workdir) == measured(other)
+  assert conditions(workdir) == conditions(other)
+
+
+def saved(workdir: pathlib.Path, condition: str = "relu") -> list[int]:
+  """The steps of the checkpoints there."""
+  found = (workdir / "checkpoints" / condition).glob("*")
+  return sorted(int(path.name) for path in found if path.name.isdigit())
+
+
+@contextlib.contextmanager
+def caught(start, workdir: pathlib.Path, *args: str):
+  """A run that is past its first checkpoint, and not at its end."""
+  with start("launch.py", *args, f"--workdir={workdir}") as process:
+    try:
+      limit = time.monotonic() + 60
+      while not saved(workdir):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < limit, "no checkpoint within 60 s"
+        time.sleep(0.005)
+      yield process
+    finally:
+      process.kill()
+
+
+@pytest.fixture(scope="session")
+def run(launch, tmp_path_factory) -> pathlib.Path:
+  """The workdir of a run of two conditions, to be read only."""
+  workdir = tmp_path_factory.mktemp("run") / "of two"
+  launch(BASE, *TINY, f"--workdir={workdir}")
+  return workdir
+
+
+@pytest.fixture(scope="session")
+def long_run(launch, tmp_path_factory) -> pathlib.Path:
+  """The workdir of an unbroken run of 120 steps, to be read only."""
+  workdir = tmp_path_factory.mktemp("long")
+  launch(RELU, *LONG, f"--workdir={workdir}")
+  return workdir
+
+
+@pytest.fixture
+def copy(run, tmp_path) -> pathlib.Path:
+  """A copy of `run`, to be damaged."""
+  return shutil.copytree(run, tmp_path / "copy")
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+  ("arguments", "said"),
+  [
+    (
+      ["--config.optim.lrr=1"],
+      "config.optim.lrr; did you mean config.optim.lr",
+    ),
+    (["--config.lr=1"], "config.lr; did you mean config.optim.lr"),
+    (["--config.model.width=wide"], "config.model.width: .*'wide'"),
+    (["--config.model.width=16.5"], "config.model.width: .*16.5"),
+    (["--config.optim.lr=nan"], "config.optim.lr: .*finite.*nan"),
+    (["--config.optim.betas=0.9"], "config.optim.betas: .*0.9"),
+    (["--config.optim.betas=(0.9,)"], "config.optim.betas: .*pair"),
+    (["--config.seeds=1,1"], "config.seeds: .*twice"),
+    (["--config.optim.name=sgd"], "sgd takes .*betas=None"),
+    (["--config=configs/resmlp.py:rleu"], "'rleu'; there are .*relu"),
+    (["--config=configs/resmpl.py"], "did you mean configs/resmlp.py"),
+    (["--wrokdir=/tmp/x"], "wrokdir.*workdir"),
+    (["stray"], "'stray'"),
+    (["--config.model.width"], "needs a value"),
+    (["--workdir=/dev/null/below"], "/dev/null/below: Not a directory"),
+  ],
+)
+def test_a_mistake_is_one_line_before_a_device_is_asked_for(
+  launch, tmp_path, arguments, said
+):
+  workdir = tmp_path / "workdir"
+  arguments = [f"--workdir={workdir}", *arguments]
+  error = launch(*arguments, code=2, JAX_PLATFORMS="nonsense")
+  assert re.fullmatch(f"launch.py: .*{said}.*\n", error)
+  assert not workdir.exists()
+
+
+def test_a_workdir_has_one_config_and_one_process(launch, start, run, tmp_path):
+  def refusal(*arguments):
+    return launch(*arguments, code=2, JAX_PLATFORMS="nonsense")
+
+  before = (run / "config.json").read_bytes()
+  changes = ("--config.optim.lr=0.5", "--config.seeds=0,1")
+  error = refusal(BASE, *TINY, *changes, f"--workdir={run}")
+  assert re.fullmatch("launch.py: .*\n", error)
+  assert "config.optim.lr (0.001 there, 0.5 now)" in error
+  assert "config.seeds ([0] there, [0, 1] now)" in error
+  assert (run / "config.json").read_bytes() == before
+  with caught(start, tmp_path, RELU, *LONG):
+    error = refusal(RELU, *LONG, f"--workdir={tmp_path}")
+  assert re.fullmatch("launch.py: .*another process.*\n", error)
+
+
+def test_help_lists_the_flags(start):
+  with start("launch.py", "--help", JAX_PLATFORMS="nonsense") as process:
+    out, err = process.communicate(timeout=60)
+  assert process.returncode in (0, 1)
+  assert "Traceback" not in err
+  for flag in ("--config", "--workdir", "--data_dir", "--[no]profile"):
+    assert flag in out + err
+
+
+# What a run leaves.
+
+
+def test_the_rows_of_a_run(run):
+  rows = read(run / "metrics.jsonl")
+  for row in rows:
+    assert {"step", "kind", "condition"} <= row.keys()
+    assert row["kind"] in ("train", "eval", "probe", "event")
+  steps = {"train": range(1, 41), "eval": [0, 40]}
+  steps["probe"] = [0, 1, 2, 5, 10, 22, 40]
+  assert measured(run).keys() == {
+    (condition, 0, kind, step)
+    for condition in ("relu", "nores_none")
+    for kind, of_kind in steps.items()
+    for step in of_kind
+  }
+  # Nothing has been added to W yet: no singular vectors, and JSON has no NaN.
+  first = measured(run)["relu", 0, "probe", 0]
+  assert first["updates/cos_input"] == [None, None]
+  assert first["updates/cos_input_mean"] is None
+  assert len(first["weights/cos_input"]) == 2
+  assert [e["step"] for e in events(run, "start")] == [0, 0]
+  assert [e["step"] for e in events(run, "end")] == [40, 40]
+
+
+def test_the_files_of_a_run(run):
+  config = read(run / "config.json")["config"]
+  assert config["model"]["width"] == 16
+  assert config["conditions"].keys() == {"relu", "nores_none"}
+  assert saved(run) == saved(run, "nores_none") == [30, 35, 40]
+  summary = read(run / "summary.json")
+  assert summary["config"] == config
+  for name, condition in summary["conditions"].items():
+    mine = condition["per_seed"]["0"]
+    last = measured(run)[name, 0, "eval", 40]
+    assert mine["eval/accuracy"] == last["accuracy"]
+    assert condition["mean"]["eval/accuracy"] == last["accuracy"]
+    assert condition["spread"]["eval/accuracy"] is None  # Of one seed.
+    assert mine["step"] == 40
+    assert condition["failed"] == {}
+  report = (run / "report.md").read_text()
+  assert re.search(r"\*\*(reproduces|does not reproduce|undecided)\*\*", report)
+  linked = re.findall(r"!\[.*?\]\((.*?)\)", report)
+  assert len(linked) == len(set(linked)) >= 3
+  for figure in linked:
+    png = (run / figure).read_bytes()
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(png) > 10_000
+
+
+def test_starting_again_does_nothing_again(launch, run, copy):
+  started = time.monotonic()
+  launch(BASE, *TINY, f"--workdir={copy}")
+  assert time.monotonic() - started < 20
+  for name in ("summary.json", "config.json", "figures/continuity.png"):
+    assert (copy / name).read_bytes() == (run / name).read_bytes()
+  assert_same(copy, run)
+
+
+def test_its_config_json_runs_it_again_elsewhere(launch, run, tmp_path):
+  launch(f"--config={run}/config.json", f"--workdir={tmp_path}")
+  assert_same(tmp_path, run)
+
+
+def test_a_seed_is_the_same_alone_and_however_steps_are_dispatched(
+  launch, tmp_path
+):
+  def rows(name, *arguments):
+    workdir = tmp_path / name
+    launch(RELU, *TINY, *arguments, f"--workdir={workdir}")
+    return {k: v for k, v in measured(workdir).items() if k[1] == 1}
+
+  dispatch = "--config.train.steps_per_dispatch"
+  three = rows("three", "--config.seeds=0,1,2", f"{dispatch}=8", "--profile")
+  # A trace changes no number either.
+  traces = (tmp_path / "three" / "profile").rglob("*.xplane.pb")
+  assert all(path.stat().st_size for path in traces) and traces
+  spread = conditions(tmp_path / "three")["relu"]["spread"]
+  assert spread["eval/loss"] > 0
+  assert three == rows("one", "--config.seeds=1", f"{dispatch}=1")
+  assert three == rows("seven", "--config.seeds=1", f"{dispatch}=7")
+
+
+# Stopping and going on.
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+  launch, start, long_run, tmp_path
+):
+  with caught(start, tmp_path, RELU, *LONG) as process:
+    process.kill()
+  assert saved(tmp_path)[-1] < 120
+  launch(RELU, *LONG, f"--workdir={tmp_path}")
+  assert_same(tmp_path, long_run)
+
+
+@pytest.mark.parametrize(
+  ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)]
+)
+def test_a_signal_stops_a_run_once_it_is_saved(
+  launch, start, long_run, tmp_path, number, code
+):
+  with caught(start, tmp_path, RELU, *LONG) as process:
+    process.send_signal(number)
+    error = ended(process, code)
+  (step,) = re.findall(
+    rf"^launch.py: {number.name}: stopped relu at step (\d+), saved.*$",
+    error,
+    re.MULTILINE,
+  )
+  assert error.count("launch.py") == 1
+  assert saved(tmp_path)[-1] == int(step) < 120
+  assert max(k[3] for k in measured(tmp_path)) == int(step)
+  launch(RELU, *LONG, f"--workdir={tmp_path}")
+  assert [e["step"] for e in events(tmp_path, "resume")] == [int(step)]
+  assert_same(tmp_path, long_run)
+
+
+def halve(checkpoint: pathlib.Path) -> None:
+  for path in checkpoint.rglob("*"):
+    if path.is_file():
+      os.truncate(path, path.stat().st_size // 2)
+
+
+def lose_arrays(checkpoint: pathlib.Path) -> None:
+  shutil.rmtree(checkpoint / "state")
+
+
+def lose_place(checkpoint: pathlib.Path) -> None:
+  shutil.rmtree(checkpoint / "data")
+
+
+def lose_everything(checkpoint: pathlib.Path) -> None:
+  shutil.rmtree(checkpoint)
+  checkpoint.mkdir()
+
+
+def unfinish(checkpoint: pathlib.Path) -> None:
+  """What a process leaves that is killed while it writes."""
+  name = f"{checkpoint.name}.orbax-checkpoint-tmp-0"
+  checkpoint.rename(checkpoint.with_name(name))
+
+
+@pytest.mark.parametrize(
+  "damage", [unfinish, halve, lose_arrays, lose_place, lose_everything]
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+  launch, run, copy, damage
+):
+  damage(copy / "checkpoints" / "relu" / "40")
+  launch(BASE, *TINY, f"--workdir={copy}")
+  assert [e["step"] for e in events(copy, "resume")][-1:] == [35]
+  assert_same(copy, run)
+  assert saved(copy)[-1] == 40
+
+
+def test_without_a_sound_checkpoint_a_run_is_refused(launch, copy):
+  before = (copy / "metrics.jsonl").read_bytes()
+  for step in saved(copy):
+    halve(copy / "checkpoints" / "relu" / str(step))
+  error = launch(BASE, *TINY, f"--workdir={copy}", code=2)
+  last = error.splitlines()[-1]
+  assert re.match("launch.py: no checkpoint in .*relu can be read", last)
+  assert error.count("launch.py") == 1
+  assert (copy / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+  ("arguments", "changed"),
+  [
+    (["--config.optim.lr=0.5"], "optim .*0.001.* then, .*0.5.* now"),
+    (["--config.data.batch_size=8"], "order .* then, .* now"),
+  ],
+)
+def test_a_checkpoint_knows_what_it_is_of(launch, copy, arguments, changed):
+  (copy / "config.json").unlink()
+  arguments = [BASE, *TINY, *arguments, f"--workdir={copy}"]
+  error = launch(*arguments, code=2)
+  last = error.splitlines()[-1]
+  assert re.match(f"launch.py: .* is of another run: {changed} changed", last)
+  assert error.count("launch.py") == 1
+
+
+# Failing.
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(launch, tmp_path):
+  import orbax.checkpoint as ocp
+
+  arguments = [RELU, *TINY, *SGD, "--config.optim.lr=1e18"]
+  arguments += ["--config.model.activation=identity", f"--workdir={tmp_path}"]
+  last = launch(*arguments, code=1).splitlines()[-1]
+  pattern = r"launch.py: relu, seed 0: .*not finite at step (\d+);"
+  step = int(re.match(pattern, last)[1])
+  (event,) = events(tmp_path, "not finite")
+  assert (event["seed"], event["step"]) == (0, step)
+  assert event["loss"] is None or event["grad_norm"] is None
+  assert conditions(tmp_path)["relu"]["failed"] == {"0": step}
+  assert f"seed 0 at step {step}" in (tmp_path / "report.md").read_text()
+  assert saved(tmp_path)[-1] == step - 1
+  with ocp.CheckpointManager(tmp_path / "checkpoints" / "relu") as manager:
+    args = ocp.args.Composite(state=ocp.args.StandardRestore())
+    state = manager.restore(step - 1, args=args).state
+  hidden = np.asarray(state["params"]["hidden"]["kernel"])
+  assert np.isfinite(hidden).all()
+  assert np.asarray(state["failed_at"]).tolist() == [step]
+  rows = measured(tmp_path)
+  assert launch(*arguments, code=1).splitlines()[-1] == last
+  assert measured(tmp_path) == rows
+
+
+def test_without_data_and_network_it_says_what_to_do(launch, tmp_path):
+  nowhere = "http://127.0.0.1:9"
+  environment = {
+    "GEOM_DATA_DIR": str(tmp_path / "data"),
+    "PIP_INDEX_URL": f"{nowhere}/simple",
+    "PIP_EXTRA_INDEX_URL": f"{nowhere}/simple",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_FIND_LINKS": "",
+    "http_proxy": nowhere,
+    "https_proxy": nowhere,
+    "no_proxy": "",
+    "NO_PROXY": "",
+  }
+  started = time.monotonic()
+  error = launch(f"--workdir={tmp_path / 'run'}", code=1, **environment)
+  assert time.monotonic() - started < 45
+  last = error.splitlines()[-1]
+  assert last.startswith("launch.py: MNIST is not in ")
+  assert "python -m geom.data.mnist --data_dir=DIR" in last
+
+
+PROBES = """
+import time
+import jax, jax.numpy as jnp
+from geom.probes.continuity import stack_probe
+
+stacks = [{name: (16, 256, 256) for name in ("weights", "grads", "updates")}]
+stacks += [{"projection": (12, 768, 3072)}]
+for shapes in stacks:
+  keys = jax.random.split(jax.random.key(0), len(shapes))
+  out = jax.jit(stack_probe)(
+    {
+      name: jax.random.normal(key, shape)
+      for (name, shape), key in zip(shapes.items(), keys)
+    }
+  )
+  for name in shapes:
+    assert jnp.isfinite(out[f"{name}/cos_input_mean"]), name
+print(jax.device_count())
+"""
+
+
+def test_probes_at_full_size_are_quick_in_a_plain_process(start):
+  started = time.monotonic()
+  with start("-c", PROBES) as process:
+    try:
+      out, err = process.communicate(timeout=90)
+    finally:
+      process.kill()
+  assert (process.returncode, out) == (0, "1\n"), err
+  assert time.monotonic() - started < 60

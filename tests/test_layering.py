@@ -1,0 +1,132 @@
+"""Who may import whom, read from the source."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+SOURCES = sorted(
+  [
+    *ROOT.glob("geom/**/*.py"),
+    *ROOT.glob("experiments/**/*.py"),
+    *ROOT.glob("configs/**/*.py"),
+    ROOT / "launch.py",
+  ]
+)
+
+# What each part may import of the project; a part may always import itself.
+MAY_IMPORT = {
+  "geom": set(),
+  "geom.linalg": set(),
+  "geom.record": set(),
+  "geom.config": set(),
+  "geom.roles": set(),
+  "geom.models": set(),
+  "geom.data": set(),
+  "geom.optim": {"geom.linalg", "geom.roles"},
+  "geom.probes": {"geom.linalg", "geom.roles"},
+  "geom.report": {"geom.record"},
+  "geom.launch": {"geom", "geom.config", "geom.record"},
+  "geom.train": {
+    "geom.record",
+    "geom.roles",
+    "geom.models",
+    "geom.data",
+    "geom.optim",
+    "geom.probes",
+  },
+  "experiments": {
+    "geom.config",
+    "geom.data",
+    "geom.linalg",
+    "geom.models",
+    "geom.optim",
+    "geom.probes",
+    "geom.record",
+    "geom.report",
+    "geom.roles",
+    "geom.train",
+  },
+  "configs": set(),
+  "launch": {
+    "experiments",
+    "geom.config",
+    "geom.data",
+    "geom.launch",
+    "geom.train",
+  },
+}
+
+
+def module_of(path: pathlib.Path) -> str:
+  parts = path.relative_to(ROOT).with_suffix("").parts
+  return ".".join(p for p in parts if p != "__init__")
+
+
+def part_of(module: str) -> str:
+  """The longest entry of `MAY_IMPORT` that the module is in."""
+  found = [p for p in MAY_IMPORT if module == p or module.startswith(f"{p}.")]
+  return max(found, key=len)
+
+
+def imports(path: pathlib.Path) -> set[str]:
+  """Modules that a file imports, `from a import b` counted as `a.b` too."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f"{path}: relative import"
+      found |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_imports_follow_the_directions(path):
+  module = module_of(path)
+  part = part_of(module)
+  for name in imports(path):
+    if name.split(".")[0] in ("geom", "experiments", "configs", "launch"):
+      other = part_of(name)
+      assert other == part or other in MAY_IMPORT[part], (
+        f"{module} imports {name}: {part} may import {sorted(MAY_IMPORT[part])}"
+      )
+
+
+@pytest.mark.parametrize(
+  "path", sorted(ROOT.glob("configs/*.py")), ids=module_of
+)
+def test_configs_import_only_ml_collections(path):
+  assert {n.split(".")[0] for n in imports(path)} <= {"ml_collections"}
+
+
+@pytest.mark.parametrize(
+  "path", sorted(ROOT.glob("experiments/*.py")), ids=module_of
+)
+def test_experiments_do_not_import_each_other(path):
+  assert not any(n.startswith("experiments") for n in imports(path))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_no_default_hides_a_config_key(path):
+  assert not re.search(r"\b(config|c|cfg)\.get\(", path.read_text())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_every_module_says_what_it_is(path):
+  assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize(
+  "path", sorted(ROOT.glob("geom/*/__init__.py")), ids=module_of
+)
+def test_packages_re_export_nothing(path):
+  """So that every public name has one import path."""
+  assert len(ast.parse(path.read_text()).body) == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_no_file_is_named_for_nothing(path):
+  assert path.stem not in ("utils", "helpers", "common", "misc")
