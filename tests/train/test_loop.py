@@ -49,7 +49,11 @@ def run(directory, *, stop=None, y=Y, seeds=(0, 1), **changes):
   with StopSignal() as default:
     return run_condition(
       Setup(
-        init, loss, optax.adam(0.1), lambda p: p, {"probe": Measure(grid, measured)}
+        init=init,
+        loss=loss,
+        tx=optax.adam(0.1),
+        reference=lambda params: params,
+        measures={"probe": Measure(grid, measured)},
       ),
       seeds=seeds,
       source=source,
@@ -60,7 +64,7 @@ def run(directory, *, stop=None, y=Y, seeds=(0, 1), **changes):
       writer=record.Writer(directory / "metrics.jsonl"),
       stop=stop or default,
       **options,
-    )  # fmt: skip
+    )
 
 
 def numbers(directory):
