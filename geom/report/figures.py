@@ -60,6 +60,12 @@ def chance(ax: Axes, level: float) -> None:
   ax.axhline(level, color="black", ls=":", lw=1, label="chance")
 
 
+def _legend(ax: Axes) -> None:
+  """A legend, if there is anything to name."""
+  if ax.get_legend_handles_labels()[0]:
+    ax.legend(fontsize=7)
+
+
 def continuity(
   rows: Sequence[Row], chances: Mapping[str, float], title: str
 ) -> Figure:
@@ -112,7 +118,7 @@ def layer_pairs(rows: Sequence[Row], chances: Mapping[str, float]) -> Figure:
       ax.set_xlabel("pair of layers l, l+1")
       ax.set_ylim(0, 1.02)
     axes[0].set_ylabel("|cos|")
-    axes[0].legend(fontsize=7)
+    _legend(axes[0])
   return figure
 
 
@@ -137,7 +143,7 @@ def context(rows: Sequence[Row]) -> Figure:
     for ax, (kind, key, name, per_layer) in zip(axes.flat, panels, strict=True):
       curves(ax, rows, kind, key, per_layer=per_layer)
       ax.set_title(name, fontsize=9)
-    axes[0, 0].legend(fontsize=7)
+    _legend(axes[0, 0])
   return figure
 
 

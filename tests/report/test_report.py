@@ -1,0 +1,144 @@
+"""Tables, verdicts and figures from rows."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from geom.report import continuity, series
+from geom.report.claims import Claim, judge, table
+
+NAN = None  # As metrics.jsonl has it.
+
+
+def probe(condition, seed, step, value, **more):
+  return {
+    "step": step, "kind": "probe", "condition": condition, "seed": seed,
+    "cos": value, **more,
+  }  # fmt: skip
+
+
+ROWS = [
+  probe("relu", 0, 0, 0.1, pairs=[1.0, NAN]),
+  probe("relu", 1, 0, 0.3, pairs=[3.0, 4.0]),
+  probe("relu", 0, 9, 0.9),
+  probe("relu", 1, 9, NAN),
+  probe("none", 0, 9, 0.2),
+  {"step": 9, "kind": "event", "condition": "none", "event": "end"},
+]
+
+
+def test_a_curve_has_a_row_a_seed_and_nan_where_missing():
+  curve = series.curve(ROWS, "relu", "probe", "cos")
+  np.testing.assert_array_equal(curve.steps, [0, 9])
+  np.testing.assert_array_equal(curve.values, [[0.1, 0.9], [0.3, np.nan]])
+  pairs = series.curve(ROWS, "relu", "probe", "pairs")
+  np.testing.assert_array_equal(pairs.values[:, 0], [[1, np.nan], [3, 4]])
+  assert series.curve(ROWS, "relu", "eval", "cos") is None
+  assert series.curve(ROWS, "none", "probe", "pairs") is None
+
+
+def test_mean_and_spread_leave_nan_out():
+  values = np.array([[1.0, 5.0, np.nan], [4.0, np.nan, np.nan]])
+  mean, spread, n = series.mean_spread(values)
+  np.testing.assert_array_equal(mean, [2.5, 5, np.nan])
+  np.testing.assert_allclose(spread, [np.std([1, 4], ddof=1), np.nan, np.nan])
+  np.testing.assert_array_equal(n, [2, 1, 0])
+
+
+def test_summary_has_the_last_scalars_of_each_seed():
+  summary = series.summary(ROWS)
+  assert list(summary) == ["relu", "none"]
+  relu = summary["relu"]
+  assert relu["per_seed"]["0"] == {"probe/cos": 0.9, "step": 9}
+  assert relu["mean"]["probe/cos"] == 0.9  # Of seed 0 alone: 1 has NaN.
+  assert np.isnan(relu["spread"]["probe/cos"])
+  assert "probe/pairs" not in relu["per_seed"]["0"]
+
+
+def test_a_failed_seed_has_no_last_values():
+  failure = {
+    "step": 5, "kind": "event", "condition": "relu", "seed": 1,
+    "event": "not finite",
+  }  # fmt: skip
+  relu = series.summary([*ROWS, failure])["relu"]
+  assert list(relu["per_seed"]) == ["0"]
+  assert relu["failed"] == {"1": 5}
+
+
+def claim(condition="relu", at="first", low=0.0, high=0.2):
+  return Claim("text", "0.1", condition, "probe", "cos", at, low, high)
+
+
+@pytest.mark.parametrize(
+  "given, verdict",
+  [
+    (claim(low=0.1, high=0.3), "reproduces"),
+    (claim(high=0.05), "does not reproduce"),
+    (claim(low=0.4, high=1.0), "does not reproduce"),
+    (claim(high=0.2), "undecided"),
+    (claim(at="last", low=0.9, high=1.0), "reproduces"),
+  ],
+)
+def test_a_verdict_asks_every_seed(given, verdict):
+  assert judge(given, ROWS).verdict == verdict
+
+
+def test_a_claim_without_numbers_is_not_judged():
+  assert judge(claim("gelu"), ROWS) is None
+  rows = [probe("relu", 0, 0, NAN)]
+  assert judge(claim(), rows).verdict == "undecided"
+  assert "text" not in table([claim("gelu")], ROWS)
+  assert "**undecided**" in table([claim()], ROWS)
+  assert "0.200 ± 0.141 | 2 | 0 |" in table([claim()], ROWS)
+
+
+def test_a_report_is_written_from_rows_alone(tmp_path):
+  def row(seed, step, cos):
+    values = {}
+    for name in ("weights", "gradients", "updates"):
+      values[f"{name}/cos_input_mean"] = cos
+      values[f"{name}/cos_output_mean"] = cos
+      values[f"{name}/flattened_cosine_mean"] = cos
+      values[f"{name}/cos_input"] = [cos, NAN]
+      values[f"{name}/cos_output"] = [cos, cos]
+      values[f"{name}/gap"] = [1.5, 1.5, NAN]
+    values["dominance/spectral"] = [1.0, 1.0, 1.0]
+    values["dominance/frobenius"] = [1.0, 1.0, 1.0]
+    values["dominance/spectral_mean"] = 1.0
+    return {
+      "step": step, "kind": "probe", "condition": "relu", "seed": seed,
+      **values,
+    }  # fmt: skip
+
+  rows = [row(s, t, c) for s in (0, 1) for t, c in ((0, NAN), (9, 0.7))]
+  config = {
+    "train": {"num_steps": 9},
+    "data": {"batch_size": 4},
+    "model": {"gain": 0.1},
+    "optim": {"name": "adam", "lr": 0.1, "momentum": None},
+    "seeds": (0, 1),
+  }
+  failed = continuity.write_report(
+    tmp_path,
+    rows,
+    title="A title",
+    config=config,
+    chances={"input": 0.05, "output": 0.06},
+    claims=[],
+    notes="Some notes.",
+  )
+  assert failed == {}
+  text = (tmp_path / "report.md").read_text()
+  assert text.startswith("# A title\n")
+  assert "0.700 ± 0.000" in text
+  assert "momentum" not in text
+  for name in ("continuity", "layer_pairs", "context"):
+    assert f"figures/{name}.png" in text
+    image = matplotlib.image.imread(tmp_path / "figures" / f"{name}.png")
+    assert image[..., :3].std() > 0.01  # Something is drawn.
+  summary = json.loads((tmp_path / "summary.json").read_text())
+  assert summary["chance_cosine"] == {"input": 0.05, "output": 0.06}
+  mean = summary["conditions"]["relu"]["mean"]
+  assert mean["probe/weights/cos_input_mean"] == 0.7
