@@ -126,7 +126,14 @@ def check(config: ConfigDict) -> dict[str, Any]:
 def _changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
   """The settings of a condition: a config with its changes put in."""
   settings = {k: v for k, v in base.items() if k != "conditions"}
+  if not isinstance(change, dict):
+    raise cfg.ConfigError(f"should be a section, got {change!r}")
   for section, values in change.items():
+    if not isinstance(values, dict):
+      raise cfg.ConfigError(
+        f"config.{section}: a condition changes entries of sections, "
+        f"got {values!r}"
+      )
     settings[section] = {**settings.get(section, {}), **values}
   return settings
 

@@ -19,14 +19,28 @@ import ml_collections
 import pydantic
 from pydantic import Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _no_bool(value: Any) -> Any:
+  """Python counts True as 1, a config does not."""
+  if isinstance(value, bool):
+    raise ValueError("should be a valid number")
+  return value
+
+
+Number = Annotated[
+  float, pydantic.BeforeValidator(_no_bool), Field(allow_inf_nan=False)
+]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 
 
 def _unique(seeds: tuple[int, ...]) -> tuple[int, ...]:
+  if not seeds:
+    raise ValueError("should have at least one seed")
   if len(set(seeds)) < len(seeds):
     raise ValueError("the same seed twice")
   return seeds
@@ -34,7 +48,6 @@ def _unique(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 Seeds = Annotated[
   tuple[Annotated[int, Field(ge=0, lt=2**32)], ...],
-  Field(min_length=1),
   pydantic.BeforeValidator(lambda s: (s,) if isinstance(s, int) else s),
   pydantic.AfterValidator(_unique),
 ]
@@ -42,6 +55,9 @@ Seeds = Annotated[
 
 class ConfigError(ValueError):
   """One line: which entry is wrong, and what it should be."""
+
+  def __init__(self, message: str):
+    super().__init__(" ".join(message.split()))
 
 
 class Section(pydantic.BaseModel):
@@ -64,13 +80,16 @@ def load(reference: str) -> ml_collections.ConfigDict:
     return _from_json(path)
   try:
     get_config = runpy.run_path(str(path))["get_config"]
-    return get_config(variant) if variant else get_config()
+    config = get_config(variant) if variant else get_config()
   except KeyError as error:
     raise ConfigError(f"--config={reference}: no {error}") from None
   except Exception as error:
     raise ConfigError(
       f"--config={reference}: {type(error).__name__}: {error}"
     ) from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ConfigError(f"--config={reference}: get_config gave no ConfigDict")
+  return config
 
 
 def _from_json(path: pathlib.Path) -> ml_collections.ConfigDict:
@@ -82,11 +101,12 @@ def _from_json(path: pathlib.Path) -> ml_collections.ConfigDict:
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
   try:
-    return ml_collections.ConfigDict(
-      tuples(json.loads(path.read_text())["config"])
-    )
+    config = tuples(json.loads(path.read_text())["config"])
+    if isinstance(config, dict):
+      return ml_collections.ConfigDict(config)
   except (ValueError, KeyError, TypeError):
-    raise ConfigError(f"--config={path}: not a config.json of a run") from None
+    pass
+  raise ConfigError(f"--config={path}: not a config.json of a run")
 
 
 def split_overrides(
@@ -123,7 +143,7 @@ def parse(text: str) -> Any:
     return float(text)
   try:
     return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
     return text
 
 
@@ -141,12 +161,16 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     _require(at, name, done, config)
     at, done = at[name], f"{done}.{name}"
   _require(at, key, done, config)
+  # An entry that is text stays text: `none` names a norm, not None.
   value = parse(text)
+  if isinstance(at[key], str) and not isinstance(value, str):
+    value = text
   if isinstance(at[key], ml_collections.ConfigDict):
     raise ConfigError(
       f"{done}.{key} is a section: set one of its entries, {', '.join(at[key])}"
     )
-  with at.ignore_type():
+  with at.unlocked():
+    del at[key]  # Else ConfigDict turns a value into the type of the old one.
     at[key] = tuple(value) if isinstance(value, list) else value
 
 
@@ -177,7 +201,7 @@ def choice(
     ConfigError: it is missing, or another.
   """
   value = config.to_dict().get(key)
-  if value not in names:
+  if not isinstance(value, str) or value not in names:
     raise ConfigError(
       f"config.{key}: should be {' or '.join(names)}, got {value!r}"
       f"{_close(str(value), list(names))}"

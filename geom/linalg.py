@@ -7,8 +7,16 @@ one, and a program should call at most one of them.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+
+def matmul(
+  a: Float[Array, "*s m k"], b: Float[Array, "*s k n"]
+) -> Float[Array, "*s m n"]:
+  """The product at full precision: GPUs and TPUs round float32 otherwise."""
+  return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 class Triplets(NamedTuple):
@@ -53,10 +61,10 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   # LAPACK must never see a NaN, nor a Gram matrix that over- or underflows.
   a = jnp.where(usable, a / jnp.where(size > 0, size, 1), 0)
   a_t = jnp.swapaxes(a, -1, -2)
-  _, vectors = jnp.linalg.eigh(a @ a_t, symmetrize_input=False)
+  _, vectors = jnp.linalg.eigh(matmul(a, a_t), symmetrize_input=False)
   left = vectors[..., ::-1][..., :k]
-  scaled = a_t @ left
-  # The norm of a_t @ left is exact where the root of an eigenvalue is not.
+  scaled = matmul(a_t, left)
+  # The norm of a_t left is exact where the root of an eigenvalue is not.
   values = jnp.linalg.norm(scaled, axis=-2)
   right = scaled / values[..., None, :]
   spoil = jnp.where(usable, 0, jnp.nan)

@@ -47,7 +47,8 @@ TABLE: dict[str, Role] = {
     "norm", "norm", True, False, False, ("layer", "in")
   ),
   r"head/kernel": Role("head", "head", True, False, False, ("in", "out")),
-  r"(embed|head)/bias": Role("head", "bias", False, False, False, ("out",)),
+  r"embed/bias": Role("embed", "bias", False, True, False, ("out",)),
+  r"head/bias": Role("head", "bias", False, False, False, ("out",)),
 }
 
 

@@ -31,7 +31,7 @@ def plain_environment(**changes: str) -> dict[str, str]:
   return {**kept, **changes}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python():
   """Runs `python ARGS` in the project's root as a user would; returns it."""
 

@@ -86,8 +86,8 @@ def resmlp(
     return module.init(key, jnp.zeros((1, inputs)))["params"]
 
   def apply(
-    params: Params, x: Float[Array, "*b {inputs}"]
-  ) -> tuple[Float[Array, "*b {outputs}"], Taps]:
+    params: Params, x: Float[Array, "*b inputs"]
+  ) -> tuple[Float[Array, "*b outputs"], Taps]:
     return module.apply({"params": params}, x)
 
   return Model(init_params, apply)
