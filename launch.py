@@ -54,6 +54,9 @@ flags.DEFINE_bool(
 def main(argv: Sequence[str]) -> int:
   try:
     rest, overrides = cfg.split_overrides(argv)
+    if {"--help", "-h", "--helpfull", "--helpshort"} & set(rest):
+      print(f"{__doc__}\n{FLAGS.main_module_help()}")
+      return 0
     unused = FLAGS(rest)[1:]
     if unused:
       raise cfg.ConfigError(f"what is {unused[0]!r}? flags begin with --")

@@ -20,7 +20,6 @@ import pydantic
 from pydantic import Field
 
 
-
 def _no_bool(value: Any) -> Any:
   """Python counts True as 1, a config does not."""
   if isinstance(value, bool):

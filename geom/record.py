@@ -20,7 +20,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -115,18 +115,21 @@ class Writer:
       with self.path.open("a") as file:
         os.fsync(file.fileno())
 
-  def rewind(self, condition: str, step: int) -> None:
-    """Drops the numbers of a condition from after a step, but no event.
+  def rewind(
+    self, condition: str, step: int, failed: Mapping[int, int]
+  ) -> None:
+    """Drops what was measured of a condition after a step.
 
     What a killed run measured after its last checkpoint is measured again.
+    Kept are events of the whole condition, and what was measured of a seed
+    that had failed by then, up to the step it failed at.
     """
-    rows = read(self.path)
-    kept = [
-      row
-      for row in rows
-      if row["kind"] == "event"
-      or row.get("condition") != condition
-      or row["step"] <= step
-    ]
-    if rows or self.path.exists():
+    kept = []
+    for row in read(self.path):
+      seed = row.get("seed")
+      last = max(step, failed.get(seed, step))
+      other = row.get("condition") != condition or seed is None
+      if other or row["step"] <= last:
+        kept.append(row)
+    if self.path.exists():
       write_text(self.path, "".join(line(row) for row in kept))

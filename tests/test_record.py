@@ -60,29 +60,33 @@ def test_no_file_has_no_rows(tmp_path):
   assert record.read(tmp_path / "metrics.jsonl") == []
 
 
-def test_rewind_drops_later_numbers_of_that_condition_only(tmp_path):
+def test_rewind_drops_what_was_measured_later(tmp_path):
   path = tmp_path / "metrics.jsonl"
   writer = record.Writer(path)
   writer.write(
     [
-      row(1),
-      row(2, "probe"),
-      row(3),
-      row(3, "event"),
-      row(3, condition="none"),
+      row(1, seed=0),
+      row(2, "probe", seed=0),
+      row(3, seed=0),
+      row(3, "event", seed=0, event="not finite"),
+      row(3, "event", event="start"),
+      row(3, seed=0, condition="none"),
+      row(3, seed=1),
+      row(4, seed=1),
     ]
   )
   path.write_text(path.read_text() + '{"torn')
-  writer.rewind("relu", 2)
-  kept = [(r["step"], r["kind"], r["condition"]) for r in record.read(path)]
+  writer.rewind("relu", 2, {1: 3})
+  kept = [(r["step"], r["kind"], r.get("seed")) for r in record.read(path)]
   assert kept == [
-    (1, "train", "relu"),
-    (2, "probe", "relu"),
-    (3, "event", "relu"),
-    (3, "train", "none"),
+    (1, "train", 0),
+    (2, "probe", 0),
+    (3, "event", None),
+    (3, "train", 0),  # Of another condition.
+    (3, "train", 1),  # Of a seed that had failed at 3.
   ]
   writer.write([row(3)])
-  assert len(record.read(path)) == 5
+  assert len(record.read(path)) == 6
 
 
 def test_json_is_written_whole(tmp_path):

@@ -95,10 +95,7 @@ def train(
     Stopped: a signal came; the state is saved.
   """
   run = _Rows(condition, seeds, log_every, writer, progress)
-  failed_at = np.asarray(state.failed_at)
-  run.failed = {
-    s: int(f) for s, f in zip(seeds, failed_at, strict=True) if f != HEALTHY
-  }
+  run.failed = failures(seeds, state)
   step = int(np.max(np.asarray(state.step)))
   pending: collections.deque[_Pending] = collections.deque()
 
@@ -132,6 +129,16 @@ def train(
   writer.sync()
   checkpoints.save(int(np.max(np.asarray(state.step))), state, data, meta)
   return Finished(state, run.failed)
+
+
+def failures(seeds: Sequence[int], state: State) -> dict[int, int]:
+  """Seeds whose state has failed, with the step that was not finite."""
+  failed_at = np.asarray(state.failed_at)
+  return {
+    seed: int(step)
+    for seed, step in zip(seeds, failed_at, strict=True)
+    if step != HEALTHY
+  }
 
 
 def _take(

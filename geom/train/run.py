@@ -17,7 +17,7 @@ from geom.data import order
 from geom.models.base import Params
 from geom.train.checkpoint import Checkpoints, Meta
 from geom.train.grid import Due
-from geom.train.loop import Finished, Measurement, train
+from geom.train.loop import Finished, Measurement, failures, train
 from geom.train.progress import Progress
 from geom.train.state import State, new_state
 from geom.train.step import Chunk, Loss, make_chunk, make_step, over_seeds
@@ -97,7 +97,8 @@ def run_condition(
     saved = checkpoints.restore(state, data, meta)
     state = state if saved is None else saved
     first = int(np.max(np.asarray(state.step)))
-    writer.rewind(condition, -1 if saved is None else first)
+    failed = failures(seeds, state)
+    writer.rewind(condition, -1 if saved is None else first, failed)
     if first >= num_steps:
       print(f"{condition}: done before", file=sys.stderr)
     writer.write([_started(condition, first)])
