@@ -9,15 +9,11 @@ Exit codes: 0 done; 1 a loss was not finite, or the data cannot be had;
 again; 130 stopped by Ctrl-C, saved.
 """
 
-import os
-
-# One thread for LAPACK, which is called on many small matrices: with more, an
-# eigh of a stack of 16 took seconds instead of .1 s. Must come before numpy.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from absl import flags
@@ -26,8 +22,9 @@ from experiments import continuity_mlp
 from geom import config as cfg
 from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
+from geom.record import RecordError
 from geom.train.checkpoint import ResumeError
-from geom.train.stop import Stopped
+from geom.train.stop import Stopped, raise_stopped
 
 EXPERIMENTS = {"continuity_mlp": continuity_mlp}
 
@@ -52,6 +49,7 @@ flags.DEFINE_bool(
 
 
 def main(argv: Sequence[str]) -> int:
+  signal.signal(signal.SIGTERM, raise_stopped)
   try:
     rest, overrides = cfg.split_overrides(argv)
     if {"--help", "-h", "--helpfull", "--helpshort"} & set(rest):
@@ -60,23 +58,30 @@ def main(argv: Sequence[str]) -> int:
     unused = FLAGS(rest)[1:]
     if unused:
       raise cfg.ConfigError(f"what is {unused[0]!r}? flags begin with --")
-    config = cfg.load(FLAGS.config)
+    config = cfg.load(FLAGS.config, also=pathlib.Path(__file__).parent)
     for path, text in overrides:
       cfg.override(config, path, text)
     experiment = EXPERIMENTS[cfg.choice(config, "experiment", EXPERIMENTS)]
     config = experiment.check(config)
-    workdir = pathlib.Path(FLAGS.workdir or _default_workdir(FLAGS.config))
+    if FLAGS.workdir == "":
+      raise cfg.ConfigError("--workdir: needs a folder")
+    workdir = FLAGS.workdir or _default_workdir(FLAGS.config)
+    workdir = pathlib.Path(workdir).expanduser()
     with claimed(workdir, config, list(argv[1:])):
       return _run(experiment, config, workdir)
-  except (cfg.ConfigError, WorkdirError, ResumeError, flags.Error) as error:
+  except (cfg.ConfigError, WorkdirError, ResumeError, RecordError) as error:
     return _say(error, 2)
-  except fetch.DataError as error:
+  except flags.Error as error:
+    return _say(error, 2)
+  except (fetch.DataError, OSError) as error:
     return _say(error, 1)
   except Stopped as error:
     return _say(error, error.exit_code)
+  except KeyboardInterrupt:
+    return _say("interrupted; the same command goes on", 130)
 
 
-def _run(experiment, config, workdir: pathlib.Path) -> int:
+def _run(experiment: Any, config: dict[str, Any], workdir: pathlib.Path) -> int:
   data_dir = fetch.data_dir(FLAGS.data_dir)
   if not jax.config.jax_compilation_cache_dir:
     jax.config.update("jax_compilation_cache_dir", str(data_dir / "xla"))
@@ -96,12 +101,12 @@ def _run(experiment, config, workdir: pathlib.Path) -> int:
 
 
 def _default_workdir(reference: str) -> str:
-  name, _, variant = reference.partition(":")
-  return f"runs/{'-'.join(filter(None, [pathlib.Path(name).stem, variant]))}"
+  path, variant = cfg.split_reference(reference)
+  return f"runs/{'-'.join(filter(None, [path.stem, variant]))}"
 
 
 def _say(error: object, code: int) -> int:
-  print(f"launch.py: {error}", file=sys.stderr)
+  print(f"launch.py: {' '.join(str(error).split())}", file=sys.stderr)
   return code
 
 

@@ -62,6 +62,9 @@ def get_config(variant: str = "short") -> ConfigDict:
       "eval": {"every": 116},
       "probe": {"per_decade": 3, "every": None, "num_examples": 1024},
       "checkpoint": {"every": 200, "keep": 2, "keep_every": None},
-      "conditions": {name: CONDITIONS[name] for name in names},
-    }
+      "conditions": ConfigDict(
+        {name: CONDITIONS[name] for name in names}, sort_keys=False
+      ),
+    },
+    sort_keys=False,
   )

@@ -6,6 +6,7 @@ the weights, in the gradients, and in what training has added, W - W(0).
 """
 
 import pathlib
+import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -62,11 +63,11 @@ class OptimSection(cfg.Section):
 
 
 class DataSection(cfg.Section):
-  batch_size: cfg.Count
+  batch_size: Annotated[int, Field(ge=1, le=60_000)]
 
 
 class TrainSection(cfg.Section):
-  num_steps: cfg.Count
+  num_steps: Annotated[int, Field(ge=1, lt=2**31)]
   steps_per_dispatch: cfg.Count
   log_every: cfg.Count
 
@@ -114,8 +115,15 @@ def check(config: ConfigDict) -> dict[str, Any]:
   if not isinstance(changes, dict) or not changes:
     raise cfg.ConfigError("config.conditions: names no condition")
   for name, change in changes.items():
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+      raise cfg.ConfigError(f"condition {name!r}: not a name for a folder")
     try:
       settings = cfg.check(_changed(base, change), Schema)
+      for key in ("width", "depth"):
+        if settings["model"][key] != base["model"][key]:
+          raise cfg.ConfigError(
+            f"config.model.{key}: is one for all conditions"
+          )
       resmlp(**settings["model"])
       baselines.baseline(**settings["optim"])
     except ValueError as error:
@@ -134,6 +142,8 @@ def _changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         f"config.{section}: a condition changes entries of sections, "
         f"got {values!r}"
       )
+    if not isinstance(settings.get(section, {}), dict):
+      raise cfg.ConfigError(f"config.{section}: all conditions share it")
     settings[section] = {**settings.get(section, {}), **values}
   return settings
 
@@ -192,6 +202,12 @@ CLAIMS = (
   ),
 )  # fmt: skip
 
+# The rules' bounds hold for the paper's size: (layers, width).
+CLAIMED_SIZE = (16, 256)
+
+OTHER_SIZE = """\
+The claims are about 16 layers of width 256 and are not judged at this size."""
+
 NOTES = """\
 Reading the numbers. The cosine is |cos| between the leading singular vectors
 of adjacent layers, averaged over the pairs where both are defined (a matrix
@@ -240,16 +256,18 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   """Writes figures, `report.md` and `summary.json` from what was measured."""
   config = record.read_json(workdir / "config.json")["config"]
   rows = record.read(workdir / "metrics.jsonl")
-  level = chance_cosine(config["model"]["width"])
+  model = config["model"]
+  level = chance_cosine(model["width"])
+  size = f"{model['depth']} layers of width {model['width']}"
+  judged = (model["depth"], model["width"]) == CLAIMED_SIZE
   return write_report(
     workdir,
     rows,
-    title=f"Geometric continuity, residual MLP, {config['model']['depth']} "
-    f"layers of width {config['model']['width']}",
+    title=f"Geometric continuity, residual MLP, {size}",
     config=config,
     chances={"input": level, "output": level},
-    claims=CLAIMS,
-    notes=NOTES,
+    claims=CLAIMS if judged else (),
+    notes=NOTES if judged else f"{NOTES}\n{OTHER_SIZE}",
   )
 
 

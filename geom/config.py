@@ -65,16 +65,32 @@ class Section(pydantic.BaseModel):
   model_config = pydantic.ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def load(reference: str) -> ml_collections.ConfigDict:
+def split_reference(reference: str) -> tuple[pathlib.Path, str]:
+  """`FILE.py:VARIANT` -> the file and the variant, "" if there is none."""
+  match = re.fullmatch(r"(.*\.py):(.*)", reference, re.DOTALL)
+  name, variant = match.groups() if match else (reference, "")
+  return pathlib.Path(name).expanduser(), variant
+
+
+def load(
+  reference: str, also: pathlib.Path | None = None
+) -> ml_collections.ConfigDict:
   """The config of `FILE.py`, `FILE.py:VARIANT`, or a run's `config.json`.
+
+  Args:
+    reference: the file, from the current folder.
+    also: a folder to look in when it is not there.
 
   Raises:
     ConfigError: no such file or variant, or the file fails.
   """
-  name, _, variant = reference.partition(":")
-  path = pathlib.Path(name)
+  path, variant = split_reference(reference)
+  if also is not None and not path.exists():
+    path = path if not (also / path).is_file() else also / path
   if not path.is_file():
-    raise ConfigError(f"--config: no file {name}{_close(name, _configs(path))}")
+    raise ConfigError(
+      f"--config: no file {path}{_close(str(path), _configs(path))}"
+    )
   if path.suffix == ".json":
     return _from_json(path)
   try:
@@ -82,7 +98,7 @@ def load(reference: str) -> ml_collections.ConfigDict:
     config = get_config(variant) if variant else get_config()
   except KeyError as error:
     raise ConfigError(f"--config={reference}: no {error}") from None
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     raise ConfigError(
       f"--config={reference}: {type(error).__name__}: {error}"
     ) from error
@@ -206,21 +222,6 @@ def choice(
       f"{_close(str(value), list(names))}"
     )
   return value
-
-
-def differing(a: Any, b: Any, path: str = "config") -> list[str]:
-  """The paths at which two nested dicts of plain values differ."""
-  if isinstance(a, dict) and isinstance(b, dict):
-    return [
-      name
-      for key in sorted({*a, *b})
-      for name in (
-        differing(a[key], b[key], f"{path}.{key}")
-        if key in a and key in b
-        else [f"{path}.{key}"]
-      )
-    ]
-  return [] if a == b else [f"{path} ({a!r} there, {b!r} now)"]
 
 
 def _require(

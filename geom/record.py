@@ -29,6 +29,10 @@ KINDS = ("train", "eval", "probe", "event")
 Row = dict[str, Any]
 
 
+class RecordError(ValueError):
+  """One line: what is wrong with a file of a run."""
+
+
 def plain(value: Any) -> Any:
   """A value as JSON has it: numbers at full precision, non-finite as None."""
   if isinstance(value, dict):
@@ -65,7 +69,7 @@ def read(path: pathlib.Path) -> list[Row]:
   A last line that a killed process left unfinished is passed over.
 
   Raises:
-    ValueError: another line is not JSON.
+    RecordError: another line is not a JSON object.
   """
   if not path.exists():
     return []
@@ -73,11 +77,13 @@ def read(path: pathlib.Path) -> list[Row]:
   rows = []
   for i, text in enumerate(lines):
     try:
-      if text:
-        rows.append(json.loads(text))
-    except json.JSONDecodeError as error:
-      if i < len(lines) - 1:
-        raise ValueError(f"{path}:{i + 1} is not JSON: {error}") from None
+      row = json.loads(text or "{}")
+    except json.JSONDecodeError:
+      row = None
+    if isinstance(row, dict):
+      rows += [row] if row else []
+    elif i < len(lines) - 1:
+      raise RecordError(f"{path}:{i + 1} is not a row of numbers; mend it")
   return rows
 
 
@@ -96,6 +102,21 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 def read_json(path: pathlib.Path) -> Any:
   """The value of a JSON file."""
   return json.loads(path.read_text(encoding="utf-8"))
+
+
+def differing(a: Any, b: Any, path: str = "config") -> list[str]:
+  """The paths at which two nested dicts of plain values differ."""
+  if isinstance(a, dict) and isinstance(b, dict):
+    return [
+      name
+      for key in sorted({*a, *b})
+      for name in (
+        differing(a[key], b[key], f"{path}.{key}")
+        if key in a and key in b
+        else [f"{path}.{key}"]
+      )
+    ]
+  return [] if a == b else [f"{path} ({a!r} there, {b!r} now)"]
 
 
 class Writer:

@@ -332,6 +332,7 @@ def test_missing_conditions():
     ({"model": 5}, "config.model"),
     ({"model": None}, "config.model"),
     ({"seeds": (1, 2)}, "config.seeds"),
+    ({"seeds": {"first": 1}}, "config.seeds"),
     (5, ""),
     (None, ""),
   ],
@@ -364,6 +365,32 @@ def test_every_variant_and_condition_passes(variant):
 def test_the_conditions_are_all_there_are():
   message = error_of(load, "zzz")
   assert message.endswith("there are short, " + ", ".join(CONDITIONS))
+
+
+@pytest.mark.parametrize(
+  ("condition", "activation", "residual"),
+  [
+    ("relu", "relu", True),
+    ("gelu", "gelu", True),
+    ("silu", "silu", True),
+    ("none", "identity", True),
+    ("radial", "radial", True),
+    ("nores_relu", "relu", False),
+    ("nores_none", "identity", False),
+  ],
+)
+def test_a_condition_is_what_its_name_says(condition, activation, residual):
+  base = checked(variant=condition)
+  model = base["model"] | base["conditions"][condition].get("model", {})
+  assert (model["activation"], model["residual"]) == (activation, residual)
+
+
+def test_what_the_model_refuses_is_a_mistake_of_its_condition(monkeypatch):
+  def refuse(**settings):
+    raise ValueError(f"no model of width {settings['width']}")
+
+  monkeypatch.setattr(continuity_mlp, "resmlp", refuse)
+  assert error_of(checked) == "condition relu: no model of width 256"
 
 
 def test_short_is_the_default_variant():
@@ -408,6 +435,13 @@ def test_tuples_of_conditions_are_read_back(tmp_path):
   again = continuity_mlp.check(cfg.load(str(path)))
   assert again == config
   assert again["conditions"]["slow"]["optim"]["betas"] == (0.5, 0.9)
+
+
+def test_lists_of_a_config_json_are_tuples_at_any_depth(tmp_path):
+  path = tmp_path / "config.json"
+  path.write_text('{"config": {"a": [1, [2, [3]]], "b": {"c": [4]}}}')
+  config = cfg.load(str(path)).to_dict()
+  assert config == {"a": (1, (2, (3,))), "b": {"c": (4,)}}
 
 
 # Files.
@@ -620,7 +654,7 @@ def test_choice():
   assert message == "config.other: should be ablation or study, got None"
 
 
-def test_check_takes_plain_dicts_and_gives_fresh_ones():
+def test_check_takes_configs_and_dicts_and_gives_fresh_dicts():
   class Inner(cfg.Section):
     size: cfg.Count
 
@@ -629,9 +663,11 @@ def test_check_takes_plain_dicts_and_gives_fresh_ones():
     rate: cfg.Fraction
 
   config = {"inner": {"size": 3}, "rate": 0}
-  found = cfg.check(config, Outer)
-  assert found == {"inner": {"size": 3}, "rate": 0.0}
-  assert found["inner"] is not config["inner"]
+  for given in (config, ml_collections.ConfigDict(config)):
+    found = cfg.check(given, Outer)
+    assert found == {"inner": {"size": 3}, "rate": 0.0}
+    assert type(found["inner"]) is dict
+    assert found["inner"] is not config["inner"]
   with pytest.raises(ValueError, match="frozen"):
     Outer.model_validate(config).rate = 0.5
 
@@ -639,8 +675,8 @@ def test_check_takes_plain_dicts_and_gives_fresh_ones():
 def test_differing_names_nested_paths():
   a = {"model": {"width": 2, "depth": 3, "bias": True}, "seeds": [1], "x": 1}
   b = {"model": {"width": 4, "depth": 3, "form": "pre"}, "seeds": [2], "y": 1}
-  assert cfg.differing(a, a) == []
-  assert cfg.differing(a, b) == [
+  assert record.differing(a, a) == []
+  assert record.differing(a, b) == [
     "config.model.bias",
     "config.model.form",
     "config.model.width (2 there, 4 now)",
@@ -648,7 +684,7 @@ def test_differing_names_nested_paths():
     "config.x",
     "config.y",
   ]
-  assert cfg.differing({"a": {"b": 1}}, {"a": 1}) == [
+  assert record.differing({"a": {"b": 1}}, {"a": 1}) == [
     "config.a ({'b': 1} there, 1 now)"
   ]
 
@@ -656,8 +692,8 @@ def test_differing_names_nested_paths():
 def test_differing_of_a_run_and_its_config_json():
   config = checked(variant="short")
   written = json.loads(json.dumps(record.plain(config)))
-  assert cfg.differing(written, record.plain(config)) == []
+  assert record.differing(written, record.plain(config)) == []
   other = record.plain(checked("optim.lr=0.5", variant="short"))
-  assert cfg.differing(written, other) == [
+  assert record.differing(written, other) == [
     "config.optim.lr (0.001 there, 0.5 now)"
   ]

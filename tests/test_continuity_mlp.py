@@ -1,5 +1,7 @@
 """The central contrast of arXiv 2605.04971, on real MNIST, at full size."""
 
+import re
+
 import pytest
 
 from geom import record
@@ -9,13 +11,19 @@ SEED = 11  # The main job has 0, 1, 2.
 
 
 @pytest.fixture(scope="module")
-def value(run_python, tmp_path_factory):
-  """Runs the main job on another seed; returns a look-up of its numbers."""
+def workdir(run_python, tmp_path_factory):
+  """The main job on another seed."""
   workdir = tmp_path_factory.mktemp("short")
   done = run_python(
     "launch.py", f"--workdir={workdir}", f"--config.seeds={SEED}", timeout=300
   )
   assert done.returncode == 0, done.stderr
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def value(workdir):
+  """Looks up a number of a condition at a step."""
   rows = record.read(workdir / "metrics.jsonl")
 
   def look_up(condition: str, key: str, step: int) -> float:
@@ -55,3 +63,13 @@ def test_weights_follow_once_updates_dominate(value):
     dominance = value("relu", "dominance/spectral_mean", step)
     continuity = value("relu", "weights/cos_input_mean", step)
     assert (dominance > 1) == crossed == (continuity > 0.5)
+
+
+def test_the_report_has_a_verdict_on_every_claim(workdir):
+  report = (workdir / "report.md").read_text()
+  verdicts = re.findall(r"\*\*(.*)\*\* \|$", report, re.MULTILINE)
+  assert len(verdicts) == 10
+  assert set(verdicts) <= {"reproduces", "does not reproduce", "undecided"}
+  # After 464 steps the linear network has not lost its continuity yet.
+  (linear,) = [x for x in report.splitlines() if "then lose continuity" in x]
+  assert "**does not reproduce**" in linear

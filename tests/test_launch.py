@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -133,6 +134,15 @@ def saved(workdir: pathlib.Path, condition: str = "relu") -> list[int]:
   return sorted(int(path.name) for path in found if path.name.isdigit())
 
 
+def wait_until(process: subprocess.Popen, seen: Callable[[], object]) -> None:
+  """Returns as soon as something is seen of a running process."""
+  limit = time.monotonic() + 60
+  while not seen():
+    assert process.poll() is None, process.stderr.read()
+    assert time.monotonic() < limit, "nothing within 60 s"
+    time.sleep(0.005)
+
+
 @contextlib.contextmanager
 def caught(start, workdir: pathlib.Path, *args: str):
   """A run that has just written a checkpoint, and is not at its end."""
@@ -145,11 +155,7 @@ def caught(start, workdir: pathlib.Path, *args: str):
   before = all_saved()
   with start("launch.py", *args, f"--workdir={workdir}") as process:
     try:
-      limit = time.monotonic() + 60
-      while all_saved() <= before:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < limit, "no checkpoint within 60 s"
-        time.sleep(0.005)
+      wait_until(process, lambda: all_saved() - before)
       yield process
     finally:
       process.kill()
@@ -234,8 +240,7 @@ def test_a_workdir_has_one_process(launch, start, tmp_path):
   arguments = ["launch.py", BASE, *TINY, f"--workdir={tmp_path}"]
   with start(*arguments) as process:
     try:
-      while not (tmp_path / "config.json").exists():
-        assert process.poll() is None, process.stderr.read()
+      wait_until(process, (tmp_path / "config.json").exists)
       process.send_signal(signal.SIGSTOP)
       error = launch(*arguments[1:], code=2, JAX_PLATFORMS="nonsense")
     finally:
@@ -293,7 +298,7 @@ def test_the_files_of_a_run(run):
     assert mine["step"] == 100
     assert condition["failed"] == {}
   report = (run / "report.md").read_text()
-  assert re.search(r"\*\*(reproduces|does not reproduce|undecided)\*\*", report)
+  assert "are not judged at this size" in report  # It is no paper's.
   linked = re.findall(r"!\[.*?\]\((.*?)\)", report)
   assert len(linked) == len(set(linked)) >= 3
   for figure in linked:
@@ -366,8 +371,7 @@ def test_its_config_json_runs_it_again_however_often_it_is_broken_off(
 def test_ctrl_c_before_there_is_anything_to_save(start, tmp_path):
   arguments = ["launch.py", RELU, *TINY, f"--workdir={tmp_path}"]
   process = start(*arguments)
-  while not (tmp_path / "config.json").exists():
-    assert process.poll() is None, process.stderr.read()
+  wait_until(process, (tmp_path / "config.json").exists)
   process.send_signal(signal.SIGINT)
   assert ended(process, 130).startswith("launch.py: ")
 
@@ -446,8 +450,8 @@ def test_without_a_sound_checkpoint_a_run_is_refused(launch, copy):
 @pytest.mark.parametrize(
   ("arguments", "changed"),
   [
-    ([*SGD], "optim .*'adam'.* then, .*'sgd'.* now"),
-    (["--config.data.batch_size=8"], "order .* then, .* now"),
+    ([*SGD], "run.optim.betas .*run.optim.name .'adam' there, 'sgd' now."),
+    (["--config.data.batch_size=8"], "run.order .'.*' there, '.*' now."),
   ],
 )
 def test_a_checkpoint_knows_what_it_is_of(launch, copy, arguments, changed):
@@ -455,7 +459,7 @@ def test_a_checkpoint_knows_what_it_is_of(launch, copy, arguments, changed):
   arguments = [BASE, *TINY, *arguments, f"--workdir={copy}"]
   error = launch(*arguments, code=2)
   last = error.splitlines()[-1]
-  assert re.match(f"launch.py: .* is of another run: {changed}.* changed", last)
+  assert re.match(f"launch.py: .* is of another run; .*{changed}", last)
   assert error.count("launch.py") == 1
 
 

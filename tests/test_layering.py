@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "geom.config",
     "geom.data",
     "geom.launch",
+    "geom.record",
     "geom.train",
   },
 }

@@ -52,7 +52,7 @@ def test_an_unfinished_last_line_is_passed_over(tmp_path):
 def test_a_bad_line_before_the_last_is_an_error(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-  with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not JSON"):
+  with pytest.raises(ValueError, match=r"metrics.jsonl:2 is not a row"):
     record.read(path)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import geom
 from geom import record
-from geom.config import differing
 
 
 class WorkdirError(RuntimeError):
@@ -53,9 +52,9 @@ def _settle(
     return
   try:
     there = record.read_json(path)["config"]
-  except (ValueError, KeyError, TypeError):
+  except (OSError, ValueError, KeyError, TypeError):
     raise WorkdirError(f"{path} is not a config.json of a run") from None
-  changed = differing(there, config)
+  changed = record.differing(there, config)
   if changed:
     raise WorkdirError(
       f"{path.parent} holds a run of another config; it differs in "

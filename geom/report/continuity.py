@@ -68,8 +68,7 @@ def write_report(
     f"# {title}",
     _setting(config, rows),
     notes,
-    "## The paper's claims",
-    claims_of.table(claims, rows),
+    *(["## The paper's claims", claims_of.table(claims, rows)] * bool(claims)),
     "## Every condition",
     f"Chance level: {chances['input']:.3f} on the input side, "
     f"{chances['output']:.3f} on the output side; `flat`: 0.",

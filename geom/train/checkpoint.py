@@ -13,6 +13,7 @@ import grain
 import jax
 import orbax.checkpoint as ocp
 
+from geom import record
 from geom.train.state import State
 
 Meta = dict[str, Any]
@@ -93,7 +94,11 @@ class Checkpoints:
         broken.append((step, error))
         continue
       if saved != meta:
-        raise ResumeError(_difference(self.directory / str(step), saved, meta))
+        changed = ", ".join(record.differing(saved, meta, "run"))
+        raise ResumeError(
+          f"{self.directory / str(step)} is of another run; it differs in "
+          f"{changed}"
+        )
       for bad, error in broken:
         self._set_aside(bad, error)
       return state
@@ -143,16 +148,6 @@ class Checkpoints:
       f"moved to {target}, going on from the one before",
       file=sys.stderr,
     )
-
-
-def _difference(path: pathlib.Path, saved: Meta, meta: Meta) -> str:
-  names = sorted({*saved, *meta})
-  changed = [
-    f"{name} ({saved.get(name)!r} then, {meta.get(name)!r} now)"
-    for name in names
-    if saved.get(name) != meta.get(name)
-  ]
-  return f"{path} is of another run: {'; '.join(changed)} changed"
 
 
 def _first_line(error: Exception) -> str:

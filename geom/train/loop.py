@@ -122,6 +122,8 @@ def train(
       run.write(pending.popleft())
     if checkpoints.due(step) or stop.received:
       run.drain(pending)
+      if len(run.failed) == len(seeds):
+        break
       writer.sync()
       checkpoints.save(step, state, data, meta)
       stop.raise_if_received(f"{condition} at step {step}, saved")

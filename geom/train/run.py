@@ -15,7 +15,7 @@ import optax
 from geom import record
 from geom.data import order
 from geom.models.base import Params
-from geom.train.checkpoint import Checkpoints, Meta
+from geom.train.checkpoint import Checkpoints, Meta, ResumeError
 from geom.train.grid import Due
 from geom.train.loop import Finished, Measurement, failures, train
 from geom.train.progress import Progress
@@ -82,8 +82,9 @@ def run_condition(
     Stopped: a signal came; the state is saved.
   """
   num_steps = len(source)
+  length = min(steps_per_dispatch, num_steps)
   data = order.batches(source, arrays)
-  one = make_chunk(make_step(setup.loss, setup.tx), steps_per_dispatch)
+  one = make_chunk(make_step(setup.loss, setup.tx), length)
   chunk = jax.jit(over_seeds(one), donate_argnums=0)
 
   def start(key: Any) -> State:
@@ -99,6 +100,8 @@ def run_condition(
     first = int(np.max(np.asarray(state.step)))
     failed = failures(seeds, state)
     writer.rewind(condition, -1 if saved is None else first, failed)
+    if saved is not None:
+      _require_rows(writer.path, condition, seeds, failed, setup, first)
     if first >= num_steps:
       print(f"{condition}: done before", file=sys.stderr)
     writer.write([_started(condition, first)])
@@ -112,7 +115,7 @@ def run_condition(
         condition=condition,
         seeds=seeds,
         chunk=profiled_chunk,
-        length=steps_per_dispatch,
+        length=length,
         data=data,
         num_steps=num_steps,
         log_every=log_every,
@@ -130,6 +133,33 @@ def run_condition(
   seconds = time.monotonic() - began
   writer.write([_event(condition, last, "end", seconds=round(seconds, 3))])
   return finished
+
+
+def _require_rows(
+  path: pathlib.Path,
+  condition: str,
+  seeds: Sequence[int],
+  failed: Mapping[int, int],
+  setup: Setup,
+  step: int,
+) -> None:
+  """Raises ResumeError unless what was measured up to a step is on file."""
+  there = {
+    (r.get("seed"), r["kind"], r["step"])
+    for r in record.read(path)
+    if r.get("condition") == condition
+  }
+  for kind, measure in setup.measures.items():
+    due = [s for s in range(step + 1) if measure.due(s)]
+    for seed in seeds:
+      wanted = [s for s in due if s < failed.get(seed, step + 1)]
+      lacks = [s for s in wanted if (seed, kind, s) not in there]
+      if lacks:
+        raise ResumeError(
+          f"{path} lacks the {kind} of {condition}, seed {seed}, step "
+          f"{lacks[0]}, which was measured before the checkpoint of step "
+          f"{step}; put it back, or remove the checkpoints to train anew"
+        )
 
 
 def _of_all(
@@ -184,3 +214,8 @@ def _profiled(
   finally:
     if tracing:
       jax.profiler.stop_trace()
+    if calls <= skip:
+      print(
+        f"no profile: it begins with dispatch {skip + 1}, there were {calls}",
+        file=sys.stderr,
+      )

@@ -18,6 +18,15 @@ class Stopped(RuntimeError):
     self.exit_code = exit_code
 
 
+def raise_stopped(number: int, frame: FrameType | None) -> None:
+  """A handler for where there is nothing to save: raises Stopped at once."""
+  del frame
+  received = signal.Signals(number)
+  raise Stopped(
+    f"{received.name}: stopped; the same command goes on", EXIT_CODES[received]
+  )
+
+
 class StopSignal:
   """While entered, SIGTERM and SIGINT are noted instead of obeyed.
 

@@ -94,9 +94,12 @@ def test_a_step_saved_twice_is_saved_once(tmp_path):
 @pytest.mark.parametrize(
   "meta, said",
   [
-    ({**META, "data": "xyz"}, "data ('abc' then, 'xyz' now)"),
-    ({**META, "optim": {"name": "sgd"}}, "optim ("),
-    ({**META, "order": "new"}, "order (None then, 'new' now)"),
+    ({**META, "data": "xyz"}, "run.data ('abc' there, 'xyz' now)"),
+    (
+      {**META, "optim": {"name": "sgd"}},
+      "run.optim.lr, run.optim.name ('adam' there",
+    ),
+    ({**META, "order": "new"}, "run.order"),
   ],
 )
 def test_another_run_s_checkpoint_is_refused_by_name(tmp_path, meta, said):
