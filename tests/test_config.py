@@ -135,7 +135,9 @@ def test_the_near_key_of_the_section_comes_before_one_elsewhere():
     ("optim.momentum=1", "should be less than 1, got 1"),
     ("optim.momentum=-0.1", "should be greater than or equal to 0, got -0.1"),
     ("data.batch_size=0", "should be greater than or equal to 1, got 0"),
+    ("data.batch_size=60001", "should be less than or equal to 60000"),
     ("train.num_steps=0", "should be greater than or equal to 1, got 0"),
+    ("train.num_steps=2147483648", "should be less than 2147483648"),
     ("train.steps_per_dispatch=0", "should be greater than or equal to 1"),
     ("train.log_every=-8", "should be greater than or equal to 1, got -8"),
     ("eval.every=0", "should be greater than or equal to 1, got 0"),
@@ -206,6 +208,8 @@ def test_a_pair_of_a_config_file_with_a_number_that_is_none(value):
     ("model.gain=0", 0.0),
     ("model.width=2", 2),
     ("model.depth=2", 2),
+    ("data.batch_size=60000", 60_000),
+    ("train.num_steps=2147483647", 2**31 - 1),
     ("model.bias=true", True),
     ("model.residual=FALSE", False),
     ("model.norm=none", "none"),
@@ -327,6 +331,8 @@ def test_missing_conditions():
       {"modle": {"width": 5}},
       "unknown config key config.modle; did you mean model?",
     ),
+    ({"model": {"width": 5}}, "config.model.width: is one for all"),
+    ({"model": {"depth": 5}}, "config.model.depth: is one for all"),
     ({"conditions": {"x": {}}}, "unknown config key config.conditions"),
     ({"optim": {"momentum": 0.9}}, "adam takes betas and eps"),
     ({"model": 5}, "config.model"),
@@ -345,6 +351,16 @@ def test_a_bad_condition_is_named(change, message):
   assert found.startswith(f"condition odd: {message}")
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "-x", "a b", "+1", "x\n"])
+def test_the_name_of_a_condition_is_a_folder(name):
+  config = load()
+  put(config, "conditions", {name: {}})
+  message = error_of(continuity_mlp.check, config)
+  assert message == f"condition {name!r}: not a name for a folder"
+  put(config, "conditions", {"_lr+0-1": {}, "2": {}})
+  assert set(continuity_mlp.check(config)["conditions"]) == {"_lr+0-1", "2"}
+
+
 # What is right.
 
 
@@ -358,7 +374,7 @@ def test_every_variant_and_condition_passes(variant):
   if variant == "short":
     names = ["relu", "none", "nores_relu", "nores_none"]
   assert type(checked) is dict and type(checked["model"]) is dict
-  assert set(checked["conditions"]) == set(names)
+  assert list(checked["conditions"]) == names
   assert checked == config.to_dict()
 
 
@@ -423,7 +439,9 @@ def test_the_config_that_a_run_wrote_is_read_back(tmp_path, variant):
   record.write_json(path, {"config": record.plain(config), "command": []})
   again = cfg.load(str(path))
   assert isinstance(again, ml_collections.ConfigDict)
-  assert continuity_mlp.check(again) == config
+  again = continuity_mlp.check(again)
+  assert again == config
+  assert list(again["conditions"]) == list(config["conditions"])
 
 
 def test_tuples_of_conditions_are_read_back(tmp_path):
@@ -495,6 +513,7 @@ def test_an_unknown_variant(variant):
     ("get_config = 1 / 0", "ZeroDivisionError: division by zero"),
     ("def get_config(v=''):\n  raise ValueError('bad')", "ValueError: bad"),
     ("raise ValueError('two\\nlines')", "ValueError: two"),
+    ("raise SystemExit('enough')", "SystemExit: enough"),
     ("def get_config(:", "SyntaxError: "),
     ("import no_such_module_at_all", "ModuleNotFoundError: No module named"),
     ("config = {}", "no 'get_config'"),
@@ -519,6 +538,50 @@ def test_the_variant_is_what_stands_behind_the_colon(tmp_path):
   assert cfg.load(f"{path}").variant == "plain"
   assert cfg.load(f"{path}:").variant == "plain"
   assert cfg.load(f"{path}:a:b,c").variant == "a:b,c"
+
+
+SIZED = (
+  "from ml_collections import ConfigDict\n"
+  "def get_config():\n"
+  "  return ConfigDict({{'size': {}}})"
+)
+
+
+def test_a_file_of_another_folder_is_found_when_it_is_not_here(
+  tmp_path, monkeypatch
+):
+  here, there = tmp_path / "here", tmp_path / "there"
+  here.mkdir()
+  there.mkdir()
+  monkeypatch.chdir(here)
+  (there / "mine.py").write_text(SIZED.format(2))
+  assert cfg.load("mine.py", also=there).size == 2
+  assert error_of(cfg.load, "mine.py") == "--config: no file mine.py"
+  message = error_of(cfg.load, "yours.py", also=there)
+  assert message == "--config: no file yours.py"
+  (here / "mine.py").write_text(SIZED.format(1))
+  assert cfg.load("mine.py", also=there).size == 1
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  (tmp_path / "mine.py").write_text(SIZED.format(3))
+  assert cfg.load("~/mine.py").size == 3
+
+
+@pytest.mark.parametrize(
+  ("reference", "path", "variant"),
+  [
+    ("a/mine.py", "a/mine.py", ""),
+    ("a/mine.py:", "a/mine.py", ""),
+    ("a/mine.py:b,c", "a/mine.py", "b,c"),
+    ("a:b/mine.py:c", "a:b/mine.py", "c"),
+    ("a/config.json", "a/config.json", ""),
+    ("a/config.json:b", "a/config.json:b", ""),  # It has no variants.
+  ],
+)
+def test_a_reference_is_a_file_and_a_variant(reference, path, variant):
+  assert cfg.split_reference(reference) == (pathlib.Path(path), variant)
 
 
 # Overrides on a command line.

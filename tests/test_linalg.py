@@ -76,6 +76,14 @@ def test_a_small_gap_is_resolved():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_small_values_are_not_roots_of_rounded_eigenvalues(shape):
+  """Those are off by 1e-5 and more at a hundredth of the largest value."""
+  matrices = [planted(*shape, [1, 0.01], seed)[0] for seed in range(20)]
+  values = triplets(np.stack(matrices), 2)[1]
+  np.testing.assert_allclose(values[:, 1], 0.01, rtol=3e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_all_triplets_give_the_matrix_back(shape):
   matrix, *_ = planted(*shape, np.linspace(3, 1, min(shape)))
   left, values, right = triplets(matrix, min(shape))
@@ -109,17 +117,18 @@ def test_mapped_and_not_compiled_it_is_the_same():
   )
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("scale", [1e-30, 1e30, -1e30])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_any_scale(shape, scale):
   """Each matrix has its own: a stack may hold small and large ones."""
-  matrix = gaussian(*shape)
+  matrix = np.abs(gaussian(*shape))
   left, values, right = triplets(matrix, 2)
   both = triplets(np.stack([matrix, matrix * np.float32(scale)]), 2)
-  np.testing.assert_allclose(both[1], [values, values * scale], rtol=1e-5)
+  scaled = values * np.abs(scale)
+  np.testing.assert_allclose(both[1], [values, scaled], rtol=1e-5)
   wanted = products(left, right)
   np.testing.assert_allclose(
-    products(both[0], both[2]), [wanted, wanted], atol=1e-5
+    products(both[0], both[2]), [wanted, np.sign(scale) * wanted], atol=1e-5
   )
 
 
@@ -141,6 +150,23 @@ def test_a_bad_matrix_spoils_only_itself(shape, bad):
   for mine, wanted in zip(triplets(matrices, 2), clean, strict=True):
     np.testing.assert_array_equal(mine[[0, 2]], wanted[[0, 2]])
     assert np.isnan(mine[1]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_lapack_never_sees_a_bad_matrix(monkeypatch, bad):
+  """Some LAPACKs do not return from a NaN."""
+  seen = []
+  eigh = jnp.linalg.eigh
+
+  def watched(gram, **options):
+    seen.append(np.asarray(gram))
+    return eigh(gram, **options)
+
+  monkeypatch.setattr(jnp.linalg, "eigh", watched)
+  matrices = gaussian(3, *WIDE)
+  matrices[1, 2, 3] = bad
+  leading_triplets(jnp.asarray(matrices), 1)
+  assert len(seen) == 1 and np.isfinite(seen[0]).all()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
