@@ -22,9 +22,8 @@ class Progress:
   ):
     self.name = name
     self.total = total
-    self.initial = initial
     self.interval = interval
-    self.start = self.last = time.monotonic()
+    self.last, self.last_step = time.monotonic(), initial
     self.bar = (
       tqdm.tqdm(
         desc=name, total=total, initial=initial, unit="step", file=sys.stderr
@@ -40,8 +39,9 @@ class Progress:
       return
     now = time.monotonic()
     if now - self.last >= self.interval or step == self.total:
-      self.last = now
-      rate = (step - self.initial) / max(now - self.start, 1e-9)
+      # Of the last interval: compiling and early probes are not what comes.
+      rate = (step - self.last_step) / max(now - self.last, 1e-9)
+      self.last, self.last_step = now, step
       left = (self.total - step) / rate if rate > 0 else math.inf
       eta = f"{left:.0f} s left" if math.isfinite(left) else ""
       print(
