@@ -19,17 +19,7 @@ import ml_collections
 import pydantic
 from pydantic import Field
 
-
-def _no_bool(value: Any) -> Any:
-  """Python counts True as 1, a config does not."""
-  if isinstance(value, bool):
-    raise ValueError("should be a valid number")
-  return value
-
-
-Number = Annotated[
-  float, pydantic.BeforeValidator(_no_bool), Field(allow_inf_nan=False)
-]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
@@ -112,13 +102,14 @@ def _from_json(path: pathlib.Path) -> ml_collections.ConfigDict:
 
   def tuples(value: Any) -> Any:
     if isinstance(value, dict):
-      return {k: tuples(v) for k, v in value.items()}
+      values = {k: tuples(v) for k, v in value.items()}
+      return ml_collections.ConfigDict(values, sort_keys=False)
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
   try:
     config = tuples(json.loads(path.read_text())["config"])
-    if isinstance(config, dict):
-      return ml_collections.ConfigDict(config)
+    if isinstance(config, ml_collections.ConfigDict):
+      return config
   except (ValueError, KeyError, TypeError):
     pass
   raise ConfigError(f"--config={path}: not a config.json of a run")
@@ -159,7 +150,8 @@ def parse(text: str) -> Any:
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-    return text
+    inner = text.strip("()[]")
+    return tuple(map(parse, inner.split(","))) if "," in inner else text
 
 
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
@@ -182,7 +174,8 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     value = text
   if isinstance(at[key], ml_collections.ConfigDict):
     raise ConfigError(
-      f"{done}.{key} is a section: set one of its entries, {', '.join(at[key])}"
+      f"{done}.{key} is a section: set one of its entries, "
+      f"{', '.join(at[key]) or 'of which there are none'}"
     )
   with at.unlocked():
     del at[key]  # Else ConfigDict turns a value into the type of the old one.
@@ -235,11 +228,8 @@ def _require(
     elsewhere = [p for p in _paths(config) if p.split(".")[-1] == key]
     near = [f"{done}.{k}" for k in difflib.get_close_matches(key, section, 1)]
     hint = near or elsewhere[:1]
-    meant = (
-      f"; did you mean {hint[0]}?"
-      if hint
-      else (f"; {done} has {', '.join(section)}")
-    )
+    has = ", ".join(section) or "nothing"
+    meant = f"; did you mean {hint[0]}?" if hint else f"; {done} has {has}"
     raise ConfigError(f"unknown config key {full}{meant}")
 
 

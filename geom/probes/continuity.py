@@ -18,12 +18,23 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from geom.linalg import Triplets, leading_triplets
+from geom.linalg import Triplets, leading_triplets, matmul, unit_frobenius
 
 # A singular vector counts as defined while an error of one float32 rounding
 # in the Gram matrix turns it by less than this many radians.
 TURN = 1e-3
 EPS32 = 2.0**-23
+
+
+def vectors(triplets: Triplets, side: str) -> Float[Array, "*s d k"]:
+  """Singular vectors of one side, as columns.
+
+  Raises:
+    ValueError: `side` is neither `input` nor `output`.
+  """
+  if side not in ("input", "output"):
+    raise ValueError(f"side {side!r} is neither input nor output")
+  return triplets.left if side == "input" else triplets.right
 
 
 class Adjacent(NamedTuple):
@@ -92,20 +103,88 @@ def adjacent_cosines(triplets: Triplets) -> Adjacent:
   return Adjacent(cosine(triplets.left), cosine(triplets.right), s1 / s2)
 
 
-def _unit(
-  stack: Float[Array, "*s m n"],
-) -> tuple[Float[Array, "*s m n"], Float[Array, "*s"]]:
-  """Matrices of Frobenius norm 1, and the norms, at any scale; 0 gives NaN."""
-  a = stack.astype(jnp.promote_types(stack.dtype, jnp.float32))
-  size = jnp.max(jnp.abs(a), axis=(-1, -2), keepdims=True)
-  norm = jnp.linalg.norm(a / size, axis=(-1, -2), keepdims=True)
-  return a / size / norm, (size * norm)[..., 0, 0]
+def separated(triplets: Triplets) -> Bool[Array, "*s k"]:
+  """Whether rounding leaves singular value i apart from the next one.
+
+  The rule of `is_defined` between s_i and s_(i+1): the Gram matrix is rounded
+  relative to s_1, so `eps s1^2 / (s_i^2 - s_(i+1)^2)` must be below `TURN`.
+  The last of a partial decomposition has no known next one and counts as not
+  separated; the last of a complete one has 0 for it.
+  """
+  s = triplets.values
+  s1 = s[..., :1]
+  relative = (s / s1) ** 2
+  complete = s.shape[-1] == min(
+    triplets.left.shape[-2], triplets.right.shape[-2]
+  )
+  last = jnp.zeros_like(s1) if complete else relative[..., -1:]
+  following = jnp.concatenate([relative[..., 1:], last], axis=-1)
+  return TURN * (relative - following) > EPS32
+
+
+def overlap(triplets: Triplets, k: int, side: str) -> Float[Array, "*s pair"]:
+  """`||V_k(l).T V_k(l+1)||_F^2 / k` of the leading k-dimensional subspaces.
+
+  In [0, 1]; chance level `k / d`; for k = 1 the squared cosine.
+
+  Args:
+    triplets: of a stack `(*s, L, in, out)`, k + 1 of them or all.
+    k: dimension of the subspaces.
+    side: `input` or `output`.
+
+  Returns:
+    NaN where either subspace is not defined, because s_k and s_(k+1) are
+    equal up to rounding.
+
+  Raises:
+    ValueError: fewer triplets than that, or another side.
+  """
+  v = vectors(triplets, side)
+  if not 1 <= k <= v.shape[-1]:
+    raise ValueError(f"k = {k} with {v.shape[-1]} triplets")
+  v = v[..., :k]
+  inner = matmul(jnp.swapaxes(v[..., :-1, :, :], -1, -2), v[..., 1:, :, :])
+  value = jnp.minimum(jnp.sum(inner**2, axis=(-1, -2)) / k, 1)
+  apart = separated(triplets)[..., k - 1]
+  return jnp.where(apart[..., :-1] & apart[..., 1:], value, jnp.nan)
+
+
+def chance_overlap(k: int, d: int) -> float:
+  """Mean overlap of two independent random k-dimensional subspaces."""
+  return min(k / d, 1.0)
+
+
+def same_index_cosines(
+  triplets: Triplets, side: str
+) -> Float[Array, "*s pair k"]:
+  """`|<v_i(l), v_i(l+1)>|` of every index i; chance `chance_cosine(d)`.
+
+  NaN where v_i of either layer is not defined: s_i equals a neighbour up to
+  rounding. The last of a partial decomposition is always NaN.
+
+  Raises:
+    ValueError: another side.
+  """
+  v = vectors(triplets, side)
+  cos = jnp.abs(jnp.sum(v[..., :-1, :, :] * v[..., 1:, :, :], axis=-2))
+  alone = index_defined(triplets)
+  both = alone[..., :-1, :] & alone[..., 1:, :]
+  return jnp.where(both, jnp.minimum(cos, 1), jnp.nan)
+
+
+def index_defined(triplets: Triplets) -> Bool[Array, "*s k"]:
+  """Whether singular vector i is determined: s_i is apart on both sides."""
+  below = separated(triplets)
+  above = jnp.concatenate(
+    [jnp.ones_like(below[..., :1]), below[..., :-1]], axis=-1
+  )
+  return below & above
 
 
 def _frobenius(stack: Float[Array, "*s m n"]) -> Float[Array, "*s"]:
   """The Frobenius norm, 0 for a zero matrix, NaN for one with a NaN."""
   zero = jnp.all(stack == 0, axis=(-1, -2))
-  return jnp.where(zero, 0, _unit(stack)[1])
+  return jnp.where(zero, 0, unit_frobenius(stack)[1])
 
 
 def flattened_cosine(
@@ -116,7 +195,7 @@ def flattened_cosine(
   Signed, and blind to which singular vector carries the likeness: beside a
   low v1 it tells a flat spectrum from lost alignment. NaN for a zero matrix.
   """
-  unit, _ = _unit(stack)
+  unit, _ = unit_frobenius(stack)
   return jnp.sum(unit[..., :-1, :, :] * unit[..., 1:, :, :], axis=(-1, -2))
 
 
@@ -131,7 +210,7 @@ def frobenius_dominance(
   update: Float[Array, "*s layer m n"], start: Float[Array, "*s layer m n"]
 ) -> Float[Array, "*s layer"]:
   """`||W - W(0)||_F / ||W(0)||_F` of every layer; NaN where W(0) = 0."""
-  return _frobenius(update) / _unit(start)[1]
+  return _frobenius(update) / unit_frobenius(start)[1]
 
 
 def stack_probe(
