@@ -21,23 +21,20 @@ from pydantic import Field
 from geom import config as cfg
 from geom import record, roles
 from geom.data import mnist, order
-from geom.linalg import leading_triplets
 from geom.models import activations
 from geom.models.base import Model, Params
 from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
-from geom.optim import baselines
-from geom.probes.continuity import (
-  chance_cosine,
-  frobenius_dominance,
-  spectral_dominance,
-  stack_probe,
-)
+from geom.optim import baselines, observe
+from geom.probes import suite
+from geom.probes.continuity import chance_cosine
 from geom.report.claims import Claim
 from geom.report.continuity import write_report
+from geom.train import probing
 from geom.train.checkpoint import Checkpoints
 from geom.train.grid import log_and_every
 from geom.train.run import Measure, Setup, run_condition
 from geom.train.state import State
+from geom.train.step import Loss
 from geom.train.stop import StopSignal
 
 
@@ -60,6 +57,7 @@ class OptimSection(cfg.Section):
   betas: tuple[cfg.Fraction, cfg.Fraction] | None
   eps: cfg.Positive | None
   momentum: cfg.Fraction | None
+  adam_lr: cfg.NonNegative | None
 
 
 class DataSection(cfg.Section):
@@ -76,9 +74,16 @@ class EvalSection(cfg.Section):
   every: cfg.Count | None
 
 
-class ProbeSection(cfg.Section):
+class FullProbeSection(cfg.Section):
+  names: tuple[Literal[tuple(suite.PROBES)], ...]
+  stacks: tuple[Literal[probing.STACKS], ...]
+  method: Literal[probing.METHODS]
+  k: Annotated[int, Field(ge=2)] | None
   per_decade: cfg.Natural
   every: cfg.Count | None
+
+
+class ProbeSection(FullProbeSection):
   num_examples: Annotated[int, Field(ge=1, le=60_000)]
 
 
@@ -99,6 +104,7 @@ class Schema(cfg.Section):
   train: TrainSection
   eval: EvalSection
   probe: ProbeSection
+  full_probe: FullProbeSection
   checkpoint: CheckpointSection
 
 
@@ -126,6 +132,8 @@ def check(config: ConfigDict) -> dict[str, Any]:
           )
       resmlp(**settings["model"])
       baselines.baseline(**settings["optim"])
+      for section in ("probe", "full_probe"):
+        probing.require(**_how(settings[section]))
     except ValueError as error:
       raise cfg.ConfigError(f"condition {name}: {error}") from None
   return {**base, "conditions": changes}
@@ -271,6 +279,11 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   )
 
 
+def _how(section: dict[str, Any]) -> dict[str, Any]:
+  """What of a probe's section says what is taken, not when."""
+  return {key: section[key] for key in ("names", "stacks", "method", "k")}
+
+
 def _run_condition(
   name: str,
   settings: dict[str, Any],
@@ -281,7 +294,6 @@ def _run_condition(
   *,
   profile: bool,
 ) -> None:
-  model = resmlp(**settings["model"])
   num_steps = settings["train"]["num_steps"]
   source = order.Order(
     num_examples=len(data.train.labels),
@@ -289,33 +301,8 @@ def _run_condition(
     seeds=settings["seeds"],
     num_steps=num_steps,
   )
-  probe, evaluation = settings["probe"], settings["eval"]
-  # Fixed, the same for every seed; the data's own order is no sample.
-  chosen = np.random.default_rng(0).permutation(len(data.train.labels))
-  chosen = chosen[: probe["num_examples"]]
   run_condition(
-    Setup(
-      init=model.init,
-      loss=partial(classification_loss, model),
-      tx=baselines.baseline(**settings["optim"]),
-      reference=start_of,
-      measures={
-        "probe": Measure(
-          log_and_every(
-            per_decade=probe["per_decade"],
-            every=probe["every"],
-            num_steps=num_steps,
-          ),
-          partial(take_probe, model, _batch(data.train, chosen)),
-        ),
-        "eval": Measure(
-          log_and_every(
-            per_decade=0, every=evaluation["every"], num_steps=num_steps
-          ),
-          partial(evaluate, model, _batch(data.test)),
-        ),
-      },
-    ),
+    _setup(settings, data),
     condition=name,
     seeds=settings["seeds"],
     source=source,
@@ -339,6 +326,67 @@ def _run_condition(
   )
 
 
+def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
+  """The pure functions of one condition."""
+  model = resmlp(**settings["model"])
+  loss = partial(classification_loss, model)
+  num_steps = settings["train"]["num_steps"]
+  # Fixed, the same for every seed; the data's own order is no sample.
+  chosen = np.random.default_rng(0).permutation(len(data.train.labels))
+  chosen = chosen[: settings["probe"]["num_examples"]]
+  gradients = partial(probe_gradients, loss, _batch(data.train, chosen))
+  sections = {
+    name: settings[name]
+    for name in ("probe", "full_probe")
+    if settings[name]["names"]
+  }
+  measures = [
+    Measure(
+      "probe",
+      log_and_every(
+        per_decade=section["per_decade"],
+        every=section["every"],
+        num_steps=num_steps,
+      ),
+      probing.make_probe(gradients, "hidden", name=name, **_how(section)),
+    )
+    for name, section in sections.items()
+  ]
+  at = log_and_every(
+    per_decade=0, every=settings["eval"]["every"], num_steps=num_steps
+  )
+  evaluation = partial(evaluate, model, _batch(data.test))
+  warm = {
+    name: section["stacks"]
+    for name, section in sections.items()
+    if section["method"] == "warm"
+  }
+  stacks = {s for section in sections.values() for s in section["stacks"]}
+  return Setup(
+    init=model.init,
+    loss=loss,
+    tx=_observed(baselines.baseline(**settings["optim"]), stacks),
+    reference=partial(probing.reference_of, projection="hidden", warm=warm),
+    measures=[*measures, Measure("eval", at, evaluation)],
+  )
+
+
+def _observed(
+  tx: optax.GradientTransformation, stacks: set[str]
+) -> optax.GradientTransformation:
+  """The optimizer, with links that remember what probes ask for."""
+
+  def hidden(params: Params) -> Array:
+    return roles.stacks(params)["hidden"]
+
+  links = [tx]
+  if "gradient_sum" in stacks:
+    links.insert(0, observe.sum_of("gradient_sum", hidden))
+  if "optimizer_updates" in stacks:
+    links.append(observe.last("optimizer_updates", hidden))
+  return optax.chain(*links)
+
+
 def _batch(
   split: mnist.Split, rows: Any = slice(None)
 ) -> dict[str, np.ndarray]:
@@ -359,39 +407,12 @@ def classification_loss(
   return jnp.mean(loss), {"accuracy": accuracy, **taps}
 
 
-def start_of(params: Params) -> dict[str, Array]:
-  """What the probe compares with: W(0) and its spectral norms."""
-  weights = roles.stacks(params)["hidden"]
-  return {
-    "weights": weights,
-    "sigma_1": leading_triplets(weights, 1).values[..., 0],
-  }
-
-
-def take_probe(
-  model: Model, batch: dict[str, Array], state: State
-) -> dict[str, Array]:
-  """Continuity of W, of the gradient on a fixed batch, and of W - W(0)."""
-  grads, aux = jax.grad(partial(classification_loss, model), has_aux=True)(
-    state.params, batch
-  )
-  weights = roles.stacks(state.params)["hidden"]
-  start = state.reference["weights"]
-  stacks = {
-    "weights": weights,
-    "gradients": roles.stacks(grads)["hidden"],
-    "updates": weights - start,
-  }
-  out = stack_probe(stacks)
-  spectral = spectral_dominance(
-    out["updates/sigma_1"], state.reference["sigma_1"]
-  )
-  frobenius = frobenius_dominance(stacks["updates"], start)
-  return out | {
-    "dominance/spectral": spectral,
-    "dominance/spectral_mean": jnp.mean(spectral),
-    "dominance/frobenius": frobenius,
-    "dominance/frobenius_mean": jnp.mean(frobenius),
+def probe_gradients(
+  loss: Loss, batch: dict[str, Array], params: Params
+) -> tuple[Params, dict[str, Array]]:
+  """The gradient on a fixed batch, and the taps there."""
+  grads, aux = jax.grad(loss, has_aux=True)(params, batch)
+  return grads, {
     "taps/stream_rms": aux["stream_rms"],
     "taps/preact_norm": aux["preact_norm"],
   }
@@ -399,7 +420,7 @@ def take_probe(
 
 def evaluate(
   model: Model, batch: dict[str, Array], state: State
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], Any]:
   """Loss in nats and accuracy on the test set."""
   loss, aux = classification_loss(model, state.params, batch)
-  return {"loss": loss, "accuracy": aux["accuracy"]}
+  return {"loss": loss, "accuracy": aux["accuracy"]}, state.reference

@@ -254,7 +254,7 @@ def _orthonormal(y: Float[Array, "... d b"]) -> Float[Array, "... d b"]:
   gram = matmul(jnp.swapaxes(y, -1, -2), y)
   bound = jnp.max(jnp.sum(jnp.abs(gram), axis=-1), axis=-1)
   y = y / jnp.sqrt(jnp.where(bound > 0, bound, 1))[..., None, None]
-  eye = jnp.eye(y.shape[-1], dtype=y.dtype)
+  eye = jnp.broadcast_to(jnp.eye(y.shape[-1], dtype=y.dtype), gram.shape)
   for _ in range(5):
     gram = matmul(jnp.swapaxes(y, -1, -2), y)
     y = matmul(y, 15 / 8 * eye - 5 / 4 * gram + 3 / 8 * matmul(gram, gram))

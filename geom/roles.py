@@ -6,6 +6,7 @@ an error, so a new model cannot silently leave a matrix without a role.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -55,10 +56,11 @@ TABLE: dict[str, Role] = {
 def paths(params: Any) -> dict[str, Any]:
   """The leaves of a tree of nested dicts, by `a/b/c` path."""
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-    for path, leaf in leaves
-  }
+  return {_name(path): leaf for path, leaf in leaves}
+
+
+def _name(path: Any) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def role_of(path: str) -> Role:
@@ -71,6 +73,17 @@ def role_of(path: str) -> Role:
     if re.fullmatch(pattern, path):
       return role
   raise KeyError(f"no role for parameter {path!r}; add it to geom.roles.TABLE")
+
+
+def map_with_role(f: Callable[[Role, Any], Any], params: Any) -> Any:
+  """`f(role, leaf)` of every parameter, as a tree like the parameters.
+
+  Raises:
+    KeyError: a parameter has no role.
+  """
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: f(role_of(_name(path)), leaf), params
+  )
 
 
 def stacks(params: Any) -> dict[str, Any]:

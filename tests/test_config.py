@@ -158,7 +158,10 @@ def test_the_near_key_of_the_section_comes_before_one_elsewhere():
     ("model.form=inner", "should be 'post', 'outer' or 'pre', got 'inner'"),
     ("model.norm=batch", "should be 'none', 'layernorm', 'layernorm_free' or"),
     ("model.init=she", "should be 'scaled' or 'he', got 'she'"),
-    ("optim.name=adma", "should be 'adam' or 'sgd', got 'adma'"),
+    (
+      "optim.name=adma",
+      "should be 'adam', 'sgd', 'sign' or 'muon', got 'adma'",
+    ),
     # Seeds.
     ("seeds=()", ""),
     ("seeds=(1,2,1)", "the same seed twice, got (1, 2, 1)"),
@@ -262,7 +265,7 @@ def test_one_mistake_is_counted_once(override):
 def test_an_optimizer_is_not_given_numbers_it_does_not_read(overrides):
   message = error_of(checked, *overrides)
   name = "sgd" if "optim.name=sgd" in overrides else "adam"
-  assert message.startswith(f"condition relu: {name} takes ")
+  assert message.startswith(f"condition relu: optimizer {name} ")
   assert "betas" in message and "eps" in message and "momentum" in message
 
 
@@ -334,7 +337,7 @@ def test_missing_conditions():
     ({"model": {"width": 5}}, "config.model.width: is one for all"),
     ({"model": {"depth": 5}}, "config.model.depth: is one for all"),
     ({"conditions": {"x": {}}}, "unknown config key config.conditions"),
-    ({"optim": {"momentum": 0.9}}, "adam takes betas and eps"),
+    ({"optim": {"momentum": 0.9}}, "optimizer adam does not read"),
     ({"model": 5}, "config.model"),
     ({"model": None}, "config.model"),
     ({"seeds": (1, 2)}, "config.seeds"),

@@ -30,6 +30,7 @@ MAY_IMPORT = {
   "geom.report": {"geom.record"},
   "geom.launch": {"geom", "geom.config", "geom.record"},
   "geom.train": {
+    "geom.linalg",
     "geom.record",
     "geom.roles",
     "geom.models",

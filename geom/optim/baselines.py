@@ -1,8 +1,13 @@
 """Plain optax optimizers, by the name a config gives them."""
 
-import optax
+from typing import Any
 
-NAMES = ("adam", "sgd")
+import optax
+from optax import contrib
+
+from geom import roles
+
+NAMES = ("adam", "sgd", "sign", "muon")
 
 
 def baseline(
@@ -12,24 +17,60 @@ def baseline(
   betas: tuple[float, float] | None,
   eps: float | None,
   momentum: float | None,
+  adam_lr: float | None,
 ) -> optax.GradientTransformation:
   """The optimizer of that name, from a config's numbers.
 
-  | name   | reads               | must be None |
-  | ------ | ------------------- | ------------ |
-  | `adam` | lr, betas, eps      | momentum     |
-  | `sgd`  | lr, momentum (None) | betas, eps   |
+  | name   | reads                        | None allowed |
+  | ------ | ---------------------------- | ------------ |
+  | `adam` | lr, betas, eps               |              |
+  | `sgd`  | lr, momentum                 | momentum     |
+  | `sign` | lr                           |              |
+  | `muon` | lr, momentum, adam_lr, betas |              |
+
+  `sign` is sign descent. `muon` is optax's, Nesterov, on every kernel of a
+  stack by itself, at its usual scale sqrt(max(1, out / in)); everything else
+  gets Adam with Nesterov momentum, `adam_lr` and `betas`.
 
   Raises:
-    ValueError: an unknown name, or a number that the optimizer does not read
-      (so that no sweep varies a number without effect), or one that lacks.
+    ValueError: an unknown name, a number that lacks, or one that the
+      optimizer does not read, so that no sweep varies it without effect.
   """
+  given = {
+    "betas": betas, "eps": eps, "momentum": momentum, "adam_lr": adam_lr,
+  }  # fmt: skip
+  reads = {
+    "adam": ("betas", "eps"),
+    "sgd": ("momentum",),
+    "sign": (),
+    "muon": ("momentum", "adam_lr", "betas"),
+  }
+  if name not in reads:
+    raise ValueError(f"optimizer {name!r} is none of {', '.join(NAMES)}")
+  for key, value in given.items():
+    if value is None and key in reads[name] and name != "sgd":
+      raise ValueError(f"optimizer {name} needs {key}, got None")
+    if value is not None and key not in reads[name]:
+      raise ValueError(f"optimizer {name} does not read {key}; set it to None")
   if name == "adam":
-    if betas is None or eps is None or momentum is not None:
-      raise ValueError("adam takes betas and eps, and momentum=None")
     return optax.adam(lr, b1=betas[0], b2=betas[1], eps=eps)
   if name == "sgd":
-    if betas is not None or eps is not None:
-      raise ValueError("sgd takes momentum or None, and betas=None, eps=None")
     return optax.sgd(lr, momentum=momentum)
-  raise ValueError(f"optimizer {name!r} is none of {', '.join(NAMES)}")
+  if name == "sign":
+    return optax.sign_sgd(lr)
+  return contrib.muon(
+    lr,
+    beta=momentum,
+    adam_b1=betas[0],
+    adam_b2=betas[1],
+    adam_learning_rate=adam_lr,
+    muon_weight_dimension_numbers=_stacks,
+  )
+
+
+def _stacks(params: Any) -> Any:
+  """Which axes of each parameter are a matrix, for Muon: those of stacks."""
+  stack = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+  return roles.map_with_role(
+    lambda role, _: stack if role.is_stack else None, params
+  )

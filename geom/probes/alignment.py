@@ -46,7 +46,7 @@ def centred_alignment(
   if d <= other:
     gram = matmul(a, a_t)
     size = jnp.linalg.norm(gram, axis=(-1, -2))
-    gram = gram - jnp.eye(d, dtype=a.dtype) / d
+    gram = gram - jnp.broadcast_to(jnp.eye(d, dtype=a.dtype) / d, gram.shape)
     norm = jnp.linalg.norm(gram, axis=(-1, -2))
     inner = jnp.sum(gram[..., :-1, :, :] * gram[..., 1:, :, :], axis=(-1, -2))
   else:

@@ -12,13 +12,12 @@ Signs of singular vectors are arbitrary, so only absolute cosines are given.
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from geom.linalg import Triplets, leading_triplets, matmul, unit_frobenius
+from geom.linalg import Triplets, matmul, unit_frobenius
 
 # A singular vector counts as defined while an error of one float32 rounding
 # in the Gram matrix turns it by less than this many radians.
@@ -211,40 +210,3 @@ def frobenius_dominance(
 ) -> Float[Array, "*s layer"]:
   """`||W - W(0)||_F / ||W(0)||_F` of every layer; NaN where W(0) = 0."""
   return _frobenius(update) / unit_frobenius(start)[1]
-
-
-def stack_probe(
-  stacks: Mapping[str, Float[Array, "layer m n"]],
-) -> dict[str, Float[Array, "*shape"]]:
-  """Everything above of stacks of one shape, in one decomposition.
-
-  Args:
-    stacks: say `weights`, `gradients` and `updates` (W - W(0)) of one
-      projection, each `(L, in, out)` with L >= 2.
-
-  Returns:
-    For each name `NAME/cos_input`, `NAME/cos_output` and
-    `NAME/flattened_cosine` `(L - 1,)`, `NAME/gap` and `NAME/sigma_1` `(L,)`;
-    then `NAME/cos_input_mean` and `NAME/cos_output_mean`, over the pairs
-    where they are defined, `NAME/flattened_cosine_mean`, and
-    `NAME/defined`, the share of pairs that are.
-  """
-  names = list(stacks)
-  together = jnp.stack([stacks[name].astype(jnp.float32) for name in names])
-  triplets = leading_triplets(together, 2)
-  pairs = adjacent_cosines(triplets)
-  flattened = flattened_cosine(together)
-  out = {}
-  for i, name in enumerate(names):
-    out |= {
-      f"{name}/cos_input": pairs.cos_input[i],
-      f"{name}/cos_output": pairs.cos_output[i],
-      f"{name}/flattened_cosine": flattened[i],
-      f"{name}/gap": pairs.gap[i],
-      f"{name}/sigma_1": triplets.values[i, :, 0],
-      f"{name}/cos_input_mean": jnp.nanmean(pairs.cos_input[i]),
-      f"{name}/cos_output_mean": jnp.nanmean(pairs.cos_output[i]),
-      f"{name}/flattened_cosine_mean": jnp.nanmean(flattened[i]),
-      f"{name}/defined": jnp.mean(jnp.isfinite(pairs.cos_input[i])),
-    }
-  return out

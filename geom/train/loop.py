@@ -25,12 +25,13 @@ class Measurement(NamedTuple):
   Attributes:
     kind: `eval` or `probe`.
     due: at which steps.
-    of: compiled; stacked states -> named arrays with a leading seed axis.
+    of: compiled; stacked states -> named arrays with a leading seed axis, and
+      the reference that the state is to have from now on.
   """
 
   kind: str
   due: Due
-  of: Callable[[State], Mapping[str, Any]]
+  of: Callable[[State], tuple[Mapping[str, Any], Any]]
 
 
 class _Pending(NamedTuple):
@@ -99,13 +100,16 @@ def train(
   step = int(np.max(np.asarray(state.step)))
   pending: collections.deque[_Pending] = collections.deque()
 
-  def measure(state: State, step: int) -> Iterator[_Pending]:
+  def measure(state: State, step: int) -> State:
     for m in measurements:
       if m.due(step):
-        yield _Pending(m.kind, step, 0, m.of(state))
+        values, reference = m.of(state)
+        state = state._replace(reference=reference)
+        pending.append(_Pending(m.kind, step, 0, values))
+    return state
 
   if step == 0:
-    pending.extend(measure(state, 0))
+    state = measure(state, 0)
   ends = [checkpoints.due, *(m.due for m in measurements)]
   while step < num_steps and len(run.failed) < len(seeds):
     n = 1
@@ -117,7 +121,7 @@ def train(
     step += n
     before = len(pending)
     pending.append(_Pending("train", step, n, metrics))
-    pending.extend(measure(state, step))
+    state = measure(state, step)
     for _ in range(before):
       run.write(pending.popleft())
     if checkpoints.due(step) or stop.received:

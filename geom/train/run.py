@@ -25,10 +25,19 @@ from geom.train.stop import StopSignal
 
 
 class Measure(NamedTuple):
-  """A measurement of one seed: when, and a pure function of its state."""
+  """A measurement of one seed.
 
+  Attributes:
+    kind: of row, `eval` or `probe`.
+    due: at which steps.
+    of: a pure function of the state -> named numbers, and the reference that
+      the state is to have from now on (`state.reference` if it does not
+      change).
+  """
+
+  kind: str
   due: Due
-  of: Callable[[State], Mapping[str, Any]]
+  of: Callable[[State], tuple[Mapping[str, Any], Any]]
 
 
 class Setup(NamedTuple):
@@ -39,14 +48,14 @@ class Setup(NamedTuple):
     loss: `(params, batch) -> (loss, named scalars)`.
     tx: the optimizer.
     reference: parameters at step 0 -> what measurements compare with.
-    measures: by kind, `eval` and `probe`.
+    measures: what is taken of the state, and when.
   """
 
   init: Callable[[Any], Params]
   loss: Loss
   tx: optax.GradientTransformation
   reference: Callable[[Params], Any]
-  measures: Mapping[str, Measure]
+  measures: Sequence[Measure]
 
 
 def run_condition(
@@ -120,8 +129,7 @@ def run_condition(
         num_steps=num_steps,
         log_every=log_every,
         measurements=[
-          Measurement(kind, m.due, _of_all(m.of))
-          for kind, m in setup.measures.items()
+          Measurement(m.kind, m.due, _of_all(m.of)) for m in setup.measures
         ],
         writer=writer,
         checkpoints=checkpoints,
@@ -149,8 +157,8 @@ def _require_rows(
     for r in record.read(path)
     if r.get("condition") == condition
   }
-  for kind, measure in setup.measures.items():
-    due = [s for s in range(step + 1) if measure.due(s)]
+  for kind, is_due, _ in setup.measures:
+    due = [s for s in range(step + 1) if is_due(s)]
     for seed in seeds:
       wanted = [s for s in due if s < failed.get(seed, step + 1)]
       lacks = [s for s in wanted if (seed, kind, s) not in there]
@@ -163,8 +171,8 @@ def _require_rows(
 
 
 def _of_all(
-  of: Callable[[State], Mapping[str, Any]],
-) -> Callable[[State], Mapping[str, Any]]:
+  of: Callable[[State], tuple[Mapping[str, Any], Any]],
+) -> Callable[[State], tuple[Mapping[str, Any], Any]]:
   """A function of one state -> a compiled one of stacked states."""
   return jax.jit(lambda states: jax.lax.map(of, states))
 

@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 
 from geom.linalg import Triplets, leading_triplets
-from geom.probes import continuity
+from geom.probes import continuity, suite
 from geom.probes.continuity import (
   adjacent_cosines,
   chance_cosine,
   flattened_cosine,
   frobenius_dominance,
   spectral_dominance,
-  stack_probe,
 )
+
+
+def stack_probe(stacks):
+  parts = suite.decompose(stacks, k=2)
+  return suite.take(("cosines", "flattened"), parts)
+
 
 triplets = jax.jit(leading_triplets, static_argnums=1)
 probe = jax.jit(stack_probe)

@@ -31,7 +31,9 @@ def loss(params, batch):
 
 def measured(state):
   moved = state.params["w"] - state.reference["w"]
-  return {"size": jnp.linalg.norm(state.params["w"]), "moved": moved}
+  values = {"size": jnp.linalg.norm(state.params["w"]), "moved": moved}
+  seen = state.reference["seen"] + 1
+  return values | {"seen": seen}, {**state.reference, "seen": seen}
 
 
 def run(directory, *, stop=None, y=Y, seeds=(0, 1), **changes):
@@ -52,8 +54,8 @@ def run(directory, *, stop=None, y=Y, seeds=(0, 1), **changes):
         init=init,
         loss=loss,
         tx=optax.adam(0.1),
-        reference=lambda params: params,
-        measures={"probe": Measure(grid, measured)},
+        reference=lambda params: {**params, "seen": jnp.zeros(())},
+        measures=[Measure("probe", grid, measured)],
       ),
       seeds=seeds,
       source=source,
@@ -128,6 +130,12 @@ def test_probes_are_of_the_state_after_its_step(tmp_path):
   # Adam's first step has size lr in every coordinate.
   one = next(r for r in probes if r["step"] == 1)
   np.testing.assert_allclose(np.abs(one["moved"]), 0.1, rtol=1e-4)
+
+
+def test_a_measurement_may_remember(tmp_path):
+  run(tmp_path, seeds=(0,))
+  probes = [r for r in numbers(tmp_path) if r["kind"] == "probe"]
+  assert [r["seen"] for r in probes] == [1, 2, 3, 4, 5, 6]
 
 
 def test_log_every(tmp_path):

@@ -1,0 +1,139 @@
+"""Probes of a training state: which stacks, which numbers, by which method.
+
+What a probe compares with is kept in `State.reference`, so that it is saved
+and restored with everything else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from geom import linalg, roles
+from geom.linalg import Triplets
+from geom.models.base import Params
+from geom.optim import observe
+from geom.probes import suite
+from geom.train.state import State
+
+STACKS = (
+  "weights",
+  "gradients",
+  "updates",
+  "gradient_sum",
+  "optimizer_updates",
+)
+METHODS = (*suite.METHODS, "warm")
+# gradients(params) -> (gradients like params, numbers beside them)
+Gradients = Callable[[Params], tuple[Params, Mapping[str, Any]]]
+Probe = Callable[[State], tuple[Mapping[str, Any], Any]]
+
+
+def require(
+  *, names: Sequence[str], stacks: Sequence[str], method: str, k: int | None
+) -> None:
+  """Raises ValueError unless those probes can be taken so."""
+  wants = {
+    "dominance": ("updates",),
+    "transfer": ("weights",),
+    "drift": ("weights",),
+  }
+  for name in names:
+    for stack in wants.get(name, ()):
+      if stack not in stacks:
+        raise ValueError(f"probe {name} needs {stack} among the stacks")
+    if name in ("aligned", "ranks") and k is not None:
+      raise ValueError(f"probe {name} needs the whole spectrum, k=None")
+  most = suite.BLOCK - linalg.GUARDS
+  if method == "warm" and (k is None or k > most):
+    raise ValueError(f"method warm takes k in 2..{most}, got {k}")
+
+
+def reference_of(
+  params: Params, projection: str, warm: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+  """What probes of a projection compare with, at step 0.
+
+  Args:
+    params: at step 0.
+    projection: a name of `geom.roles.stacks`.
+    warm: for each probe of method `warm`, by its name, its stacks.
+  """
+  weights = roles.stacks(params)[projection].astype(jnp.float32)
+  top = linalg.leading_triplets(weights, 2)
+  layers, m, n = weights.shape
+  return {
+    "weights": weights,
+    "sigma_1": top.values[..., 0],
+    # Copies: a state must not hold one array twice, it is donated.
+    "before": Triplets(*(jnp.copy(x) for x in top)),
+    "basis": {
+      name: suite.start_basis(len(stacks), layers, min(m, n))
+      for name, stacks in warm.items()
+    },
+  }
+
+
+def make_probe(
+  gradients: Gradients,
+  projection: str,
+  *,
+  name: str,
+  names: Sequence[str],
+  stacks: Sequence[str],
+  method: str,
+  k: int | None,
+) -> Probe:
+  """A pure function of the state of one seed, for `geom.train.run.Measure`.
+
+  Args:
+    gradients: of the loss on a fixed batch; called if `gradients` is among
+      the stacks.
+    projection: a name of `geom.roles.stacks`.
+    name: of this probe, under which a warm basis is kept.
+    names: of `geom.probes.suite.PROBES`.
+    stacks: of `STACKS`. `gradient_sum` and `optimizer_updates` are read from
+      the links of `geom.optim.observe` with these names.
+    method: a name of `METHODS`.
+    k: how many triplets; None for all.
+
+  Raises:
+    ValueError: see `require`.
+  """
+  require(names=names, stacks=stacks, method=method, k=k)
+
+  def probe(state: State) -> tuple[Mapping[str, Any], Any]:
+    reference = dict(state.reference)
+    weights = roles.stacks(state.params)[projection]
+    numbers: dict[str, Any] = {}
+    found = {
+      "weights": weights,
+      "updates": weights - reference["weights"],
+      **observe.seen(state.opt_state),
+    }
+    if "gradients" in stacks:
+      grads, beside = gradients(state.params)
+      found["gradients"] = roles.stacks(grads)[projection]
+      numbers |= beside
+    chosen = {s: found[s] for s in stacks}
+    start = (reference["weights"], reference["sigma_1"])
+    before = reference["before"]
+    if method == "warm":
+      parts, basis, warm = suite.decompose_warm(
+        chosen, reference["basis"][name], k=k, start=start, before=before
+      )
+      reference["basis"] = {**reference["basis"], name: basis}
+      numbers |= warm
+    else:
+      parts = suite.decompose(
+        chosen, k=k, method=method, start=start, before=before
+      )
+    numbers |= suite.take(names, parts)
+    if "drift" in names:
+      now = parts.triplets["weights"]
+      reference["before"] = Triplets(
+        now.left[..., :2], now.values[..., :2], now.right[..., :2]
+      )
+    return numbers, reference
+
+  return probe
