@@ -102,6 +102,8 @@ def _run(experiment: Any, config: dict[str, Any], workdir: pathlib.Path) -> int:
 
 def _default_workdir(reference: str) -> str:
   path, variant = cfg.split_reference(reference)
+  if path.suffix == ".json":
+    raise cfg.ConfigError("--workdir: say where to run a config.json again")
   return f"runs/{'-'.join(filter(None, [path.stem, variant]))}"
 
 

@@ -210,11 +210,26 @@ CLAIMS = (
   ),
 )  # fmt: skip
 
-# The rules' bounds hold for the paper's size: (layers, width).
-CLAIMED_SIZE = (16, 256)
-
-OTHER_SIZE = """\
-The claims are about 16 layers of width 256 and are not judged at this size."""
+# The setting that the rules of the claims are for; others are not judged.
+SETTING = {
+  "model": {
+    "width": 256, "depth": 16, "form": "post", "norm": "none", "bias": False,
+    "radius": 1.0,
+  },
+  "optim": {"name": "adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8},
+  "data": {"batch_size": 64},
+}  # fmt: skip
+LEAST_STEPS = 464
+RES = {"residual": True, "init": "scaled", "gain": 0.1}
+SETTING_OF = {
+  "relu": {**RES, "activation": "relu"},
+  "none": {**RES, "activation": "identity"},
+  "radial": {**RES, "activation": "radial"},
+  "nores_relu": {"residual": False, "activation": "relu", "init": "he"},
+  "nores_none": {
+    "residual": False, "activation": "identity", "init": "scaled", "gain": 1.0,
+  },
+}  # fmt: skip
 
 NOTES = """\
 Reading the numbers. The cosine is |cos| between the leading singular vectors
@@ -222,7 +237,8 @@ of adjacent layers, averaged over the pairs where both are defined (a matrix
 with s1 = s2 has none); v1 is the input side, u1 the output side. Chance is
 the mean |cos| of two random directions. `flat` is the cosine of the two whole
 matrices as long vectors, `s1/s2` the gap: a low v1 in a flat spectrum is not
-lost alignment. Spread is the sample standard deviation over seeds.
+lost alignment. dW is W - W(0), `updates` in the files. Gradients are of 1024
+fixed training examples. Spread is the sample standard deviation over seeds.
 The paper's initialisation, learning rate, batch and number of steps were not
 at hand, so agreement of numbers is not agreement of protocol."""
 
@@ -267,16 +283,40 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   model = config["model"]
   level = chance_cosine(model["width"])
   size = f"{model['depth']} layers of width {model['width']}"
-  judged = (model["depth"], model["width"]) == CLAIMED_SIZE
+  others = {
+    name: unlike
+    for name, change in config["conditions"].items()
+    if (unlike := _unlike_claims(name, _changed(config, change)))
+  }
+  notes = [NOTES] + [
+    f"`{name}` is not judged: its {', '.join(unlike)} is not the claims'."
+    for name, unlike in others.items()
+  ]
   return write_report(
     workdir,
     rows,
     title=f"Geometric continuity, residual MLP, {size}",
     config=config,
     chances={"input": level, "output": level},
-    claims=CLAIMS if judged else (),
-    notes=NOTES if judged else f"{NOTES}\n{OTHER_SIZE}",
+    claims=[c for c in CLAIMS if c.condition not in others],
+    notes="\n\n".join(notes),
   )
+
+
+def _unlike_claims(name: str, settings: dict[str, Any]) -> list[str]:
+  """What of a condition's settings is not what the claims about it are of."""
+  if name not in SETTING_OF:
+    return []
+  wanted = {**SETTING, "model": {**SETTING["model"], **SETTING_OF[name]}}
+  unlike = [
+    f"{section}.{key}"
+    for section, values in wanted.items()
+    for key, value in values.items()
+    if record.plain(settings[section][key]) != value
+  ]
+  if settings["train"]["num_steps"] < LEAST_STEPS:
+    unlike.append("train.num_steps")
+  return unlike
 
 
 def _how(section: dict[str, Any]) -> dict[str, Any]:

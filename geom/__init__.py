@@ -1,4 +1,4 @@
-"""The geometry of weights: continuity probes and manifold optimizers in JAX.
+"""The geometry of weights: probes of continuity, and models to see it in.
 
 Every public name has one import path, the module that defines it:
 `from geom.probes.continuity import adjacent_cosines`. Packages re-export

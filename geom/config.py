@@ -256,7 +256,8 @@ def _problem(error: Any, config: dict[str, Any]) -> str:
   if kind == "missing":
     return f"config key {where} is missing"
   if kind == "tuple_type":
-    return f"{where}: needs several values, got {error['input']!r}"
+    got = repr(error["input"])
+    return f"{where}: needs several values, got {got} (write them as 0,1,2)"
   message = error["msg"].removeprefix("Value error, ")
   message = message.replace("Input should", "should")
   return f"{where}: {message}, got {error['input']!r}"
@@ -270,7 +271,8 @@ def _siblings(config: dict[str, Any], keys: list[str]) -> list[str]:
 
 
 def _configs(path: pathlib.Path) -> list[str]:
-  return [str(p) for p in sorted(path.parent.glob("*.py"))]
+  here = sorted({*path.parent.glob("*.py"), *pathlib.Path().glob("*/*.py")})
+  return [str(p) for p in here]
 
 
 def _close(name: str, names: Sequence[str]) -> str:

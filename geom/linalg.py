@@ -47,7 +47,9 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   Works in float32 (or wider) whatever the input, at any scale: each matrix
   is first divided by its largest entry. Vectors whose singular value is far
   from its neighbours are right to about 1e-6; singular values below about
-  3e-4 of the largest are below the floor of a float32 Gram matrix.
+  3e-4 of the largest are below the floor of a float32 Gram matrix, and the
+  vectors that come with them are noise on the longer side (for square
+  matrices: on the right).
 
   Degenerate matrices spoil only themselves: a matrix with a NaN or an
   infinity gives NaN throughout; singular values of zero come with NaN in the
@@ -97,8 +99,8 @@ class Refined(NamedTuple):
   Attributes:
     triplets: the k leading ones.
     basis: to start from next time, `(..., d, b)` with d = min(m, n).
-    residual: the largest `||A v_i - s_i u_i|| / s_1` of the k, before any
-      fallback.
+    residual: the largest `||A v_i - s_i u_i|| / s_1` of the wanted ones,
+      before any fallback.
     fell_back: whether the residual was too large somewhere in the stack and
       all of it was decomposed by `leading_triplets` instead.
   """
@@ -114,6 +116,7 @@ def refine_triplets(
   basis: Float[Array, "... d b"],
   k: int,
   *,
+  wanted: int | None = None,
   iterations: int = 2,
   tolerance: float = 1e-3,
 ) -> Refined:
@@ -130,8 +133,12 @@ def refine_triplets(
     matrices: the stack.
     basis: of an earlier call, or `start_basis`; b >= k + GUARDS.
     k: how many triplets.
+    wanted: how many of them must meet the tolerance; None for all. A value
+      is right to about the square of its vector's error, so that s_2 may be
+      good enough for a gap where v_2 is not.
     iterations: of the block, each two products with the stack.
-    tolerance: on the residual, relative to the largest singular value.
+    tolerance: on the residual, relative to the largest singular value; the
+      error of a vector is about the residual over the relative gap.
 
   Raises:
     ValueError: k is out of range, or the basis is too small or of another
@@ -142,7 +149,12 @@ def refine_triplets(
   if m > n:
     flipped = jnp.swapaxes(matrices, -1, -2)
     refined = refine_triplets(
-      flipped, basis, k, iterations=iterations, tolerance=tolerance
+      flipped,
+      basis,
+      k,
+      wanted=wanted,
+      iterations=iterations,
+      tolerance=tolerance,
     )
     return refined._replace(triplets=_flip(refined.triplets))
   b = basis.shape[-1]
@@ -162,7 +174,8 @@ def refine_triplets(
   left = matmul(q, w)
   right = matmul(z, w)[..., :k] / values[..., None, :k]
   error = matmul(a, right) - left[..., :k] * values[..., None, :k]
-  residual = jnp.max(jnp.linalg.norm(error, axis=-2), axis=-1) / values[..., 0]
+  errors = jnp.linalg.norm(error, axis=-2)[..., :wanted]
+  residual = jnp.max(errors, axis=-1) / values[..., 0]
   nonzero = size[..., 0, 0] > 0
   bad = jnp.any(nonzero & ~(residual <= tolerance))
   # Nothing can be learnt from a zero matrix: its basis stays.

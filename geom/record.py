@@ -63,7 +63,7 @@ def line(row: Row) -> str:
   return json.dumps(plain(row), allow_nan=False) + "\n"
 
 
-def read(path: pathlib.Path) -> list[Row]:
+def read(path: pathlib.Path | str) -> list[Row]:
   """The rows of a `metrics.jsonl`; `[]` where there is none.
 
   A last line that a killed process left unfinished is passed over.
@@ -71,6 +71,7 @@ def read(path: pathlib.Path) -> list[Row]:
   Raises:
     RecordError: another line is not a JSON object.
   """
+  path = pathlib.Path(path)
   if not path.exists():
     return []
   lines = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -1,4 +1,6 @@
-"""What each parameter of a model is: one table, read by everything else.
+"""What each parameter of a model is: one table.
+
+Optimizers and probes pick their matrices by it.
 
 A path such as `hidden/kernel` is matched against `TABLE` from the top; the
 first pattern that fits the whole path decides. A path that nothing matches is
@@ -18,8 +20,9 @@ class Role(NamedTuple):
   Attributes:
     module: the part of the network: `embed`, `mlp`, `head`, `norm`.
     projection: the name of the map, for one curve or one row of a table.
-    reads_residual: its input space is the residual stream.
-    writes_residual: its output space is the residual stream.
+    reads_residual: its input space is the residual stream, where the model
+      has one.
+    writes_residual: its output space is the residual stream, likewise.
     nonlinearity: an elementwise nonlinearity may follow its output.
     axes: a name for every axis; `layer` first marks a stack over layers.
   """
@@ -89,8 +92,9 @@ def map_with_role(f: Callable[[Role, Any], Any], params: Any) -> Any:
 def stacks(params: Any) -> dict[str, Any]:
   """The stacks `(layer, in, out)` of a params-like tree, by projection.
 
-  Works on anything with the structure of the parameters: weights, gradients,
-  updates.
+  Works on anything with the structure of the parameters of a model of this
+  package: weights, gradients, updates. For another model pass its stacks to
+  the probes yourself; they want arrays and no roles.
 
   Raises:
     KeyError: a parameter has no role.

@@ -84,8 +84,8 @@ def error_of(function, *args, **kwargs):
       "every, keep, keep_every",
     ),
     (
-      "conditions.relu.model=3",
-      "unknown config key config.conditions.relu.model",
+      "conditions.relu.optim=3",
+      "unknown config key config.conditions.relu.optim",
     ),
   ],
 )
@@ -252,21 +252,18 @@ def test_one_mistake_is_counted_once(override):
 
 
 @pytest.mark.parametrize(
-  "overrides",
+  "overrides, said",
   [
-    ["optim.momentum=0.9"],
-    ["optim.betas=none"],
-    ["optim.eps=none"],
-    ["optim.name=sgd"],
-    ["optim.name=sgd", "optim.betas=none"],
-    ["optim.name=sgd", "optim.eps=none"],
+    (["momentum=0.9"], "adam does not read momentum: set to None"),
+    (["betas=none"], "adam needs betas, got None"),
+    (["eps=none", "betas=none"], "adam needs betas, eps, got None"),
+    (["name=sgd"], "sgd does not read betas, eps: set to None"),
+    (["name=sgd", "betas=none"], "sgd does not read eps: set to None"),
   ],
 )
-def test_an_optimizer_is_not_given_numbers_it_does_not_read(overrides):
-  message = error_of(checked, *overrides)
-  name = "sgd" if "optim.name=sgd" in overrides else "adam"
-  assert message.startswith(f"condition relu: optimizer {name} ")
-  assert "betas" in message and "eps" in message and "momentum" in message
+def test_an_optimizer_is_not_given_numbers_it_does_not_read(overrides, said):
+  message = error_of(checked, *(f"optim.{o}" for o in overrides))
+  assert message == f"condition relu: optimizer {said}"
 
 
 @pytest.mark.parametrize("momentum", ["none", "0.9"])
@@ -383,7 +380,7 @@ def test_every_variant_and_condition_passes(variant):
 
 def test_the_conditions_are_all_there_are():
   message = error_of(load, "zzz")
-  assert message.endswith("there are short, " + ", ".join(CONDITIONS))
+  assert message.endswith("there are short, long, " + ", ".join(CONDITIONS))
 
 
 @pytest.mark.parametrize(
@@ -502,7 +499,7 @@ def test_a_missing_file_is_named_and_a_near_one_suggested(tmp_path):
   assert error_of(cfg.load, str(tmp_path)).startswith("--config: no file ")
 
 
-@pytest.mark.parametrize("variant", ["long", "relu,long", "relu,"])
+@pytest.mark.parametrize("variant", ["longest", "relu,long", "relu,"])
 def test_an_unknown_variant(variant):
   wrong = variant.split(",")[-1]
   message = error_of(load, variant)
@@ -695,7 +692,8 @@ def test_override_sets_the_entry_and_no_other():
 
 def test_override_of_a_condition():
   config = checked("conditions.none.model.activation=gelu", variant="none")
-  assert config["conditions"] == {"none": {"model": {"activation": "gelu"}}}
+  model = {"activation": "gelu", "residual": True}
+  assert config["conditions"] == {"none": {"model": model}}
 
 
 # The pieces.
@@ -763,3 +761,47 @@ def test_differing_of_a_run_and_its_config_json():
   assert record.differing(written, other) == [
     "config.optim.lr (0.001 there, 0.5 now)"
   ]
+
+
+# Which settings the claims are about.
+
+
+def claims_unlike(variant, **changes):
+  config = load(variant)
+  for path, value in changes.items():
+    cfg.override(config, path.replace("__", "."), value)
+  checked = continuity_mlp.check(config)
+  return {
+    name: continuity_mlp._unlike_claims(
+      name, continuity_mlp._changed(checked, change)
+    )
+    for name, change in checked["conditions"].items()
+  }
+
+
+@pytest.mark.parametrize("variant", ["short", "long", "radial"])
+def test_the_claims_are_about_the_main_job(variant):
+  assert not any(claims_unlike(variant).values())
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("model.width", "128"),
+    ("model.norm", "rmsnorm"),
+    ("model.gain", "0.5"),
+    ("optim.lr", "0.01"),
+    ("optim.betas", "0.9,0.99"),
+    ("data.batch_size", "32"),
+    ("train.num_steps", "463"),
+  ],
+)
+def test_another_setting_is_not_judged(key, value):
+  assert claims_unlike("relu", **{key.replace(".", "__"): value}) == {
+    "relu": [key]
+  }
+
+
+def test_a_base_that_says_otherwise_does_not_change_what_a_condition_is():
+  unlike = claims_unlike("relu", model__activation="gelu")
+  assert unlike == {"relu": []}

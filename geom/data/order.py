@@ -41,6 +41,8 @@ class Order:
     return self.num_steps
 
   def __getitem__(self, step: int) -> Int[np.ndarray, "seed batch"]:
+    if not 0 <= step < self.num_steps:
+      raise IndexError(f"step {step} is not in 0..{self.num_steps - 1}")
     positions = step * self.batch_size + np.arange(self.batch_size)
     epochs, rows = np.divmod(positions, self.num_examples)
     out = np.empty((len(self.seeds), self.batch_size), np.int64)

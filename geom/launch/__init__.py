@@ -1,1 +1,1 @@
-"""From a command line to a run: workdirs, processes, schedulers."""
+"""From a command line to a run."""

@@ -19,14 +19,14 @@ def resmlp(
   *,
   width: int,
   depth: int,
-  activation: str,
-  radius: float,
-  residual: bool,
-  form: str,
-  norm: str,
-  bias: bool,
-  init: str,
-  gain: float,
+  activation: str = "relu",
+  radius: float = 1.0,
+  residual: bool = True,
+  form: str = "post",
+  norm: str = "none",
+  bias: bool = False,
+  init: str = "scaled",
+  gain: float = 0.1,
   inputs: int = 784,
   outputs: int = 10,
 ) -> Model:
@@ -118,7 +118,7 @@ class _Layer(nn.Module):
     )
     b = (
       self.param("bias", nn.initializers.zeros, (self.width,))
-      if (self.bias)
+      if self.bias
       else jnp.zeros(self.width)
     )
     shift = jnp.expand_dims(b, tuple(range(h.ndim - 1)))

@@ -47,11 +47,16 @@ def baseline(
   }
   if name not in reads:
     raise ValueError(f"optimizer {name!r} is none of {', '.join(NAMES)}")
-  for key, value in given.items():
-    if value is None and key in reads[name] and name != "sgd":
-      raise ValueError(f"optimizer {name} needs {key}, got None")
-    if value is not None and key not in reads[name]:
-      raise ValueError(f"optimizer {name} does not read {key}; set it to None")
+  unread = [
+    k for k, v in given.items() if v is not None and k not in reads[name]
+  ]
+  if unread:
+    raise ValueError(
+      f"optimizer {name} does not read {', '.join(unread)}: set to None"
+    )
+  lacks = [k for k in reads[name] if given[k] is None and name != "sgd"]
+  if lacks:
+    raise ValueError(f"optimizer {name} needs {', '.join(lacks)}, got None")
   if name == "adam":
     return optax.adam(lr, b1=betas[0], b2=betas[1], eps=eps)
   if name == "sgd":

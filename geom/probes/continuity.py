@@ -42,7 +42,8 @@ class Adjacent(NamedTuple):
   Attributes:
     cos_input: `|<v1(l), v1(l+1)>|`, NaN where either is not defined.
     cos_output: `|<u1(l), u1(l+1)>|`, likewise.
-    gap: `s1 / s2` of every layer; infinite where s2 is 0.
+    gap: `s1 / s2` of every layer; of a matrix of rank one it is as large as
+      rounding allows, or infinite, and NaN for zero.
   """
 
   cos_input: Float[Array, "*s pair"]
@@ -63,6 +64,9 @@ def is_defined(
   s1: Float[Array, "*s"], s2: Float[Array, "*s"]
 ) -> Bool[Array, "*s"]:
   """Whether the leading singular vector is determined by the matrix at all.
+
+  The rule is for float32: a matrix that was rounded to bfloat16 has singular
+  values that are apart by its rounding, and is judged as it is.
 
   Equal singular values leave it free to turn: rounding turns it by about
   `eps s1^2 / (s1^2 - s2^2)`, which must stay below `TURN`. A zero or NaN
@@ -202,7 +206,8 @@ def spectral_dominance(
   update: Float[Array, "*s layer"], start: Float[Array, "*s layer"]
 ) -> Float[Array, "*s layer"]:
   """`s1(W - W(0)) / s1(W(0))`, from spectral norms; NaN where W(0) = 0."""
-  return jnp.where(start > 0, update / start, jnp.nan)
+  positive = jnp.asarray(start) > 0
+  return jnp.where(positive, update / jnp.where(positive, start, 1), jnp.nan)
 
 
 def frobenius_dominance(

@@ -255,6 +255,9 @@ def chance(names: Sequence[str], m: int, n: int) -> dict[str, float]:
 
 
 BLOCK = 16  # Columns of a warm basis.
+# Enough for residuals of 1e-3 in v1 a hundred steps of Adam after the last
+# probe of a residual MLP; two do not suffice there.
+WARM_ITERATIONS = 8
 
 
 def decompose_warm(
@@ -270,7 +273,8 @@ def decompose_warm(
   Args:
     stacks, start, before: as there.
     basis: `start_basis`, then what the call before returned.
-    k: how many triplets, at most `BLOCK - linalg.GUARDS`.
+    k: how many triplets, at most `BLOCK - linalg.GUARDS`. The leading one
+      is right to a residual of 1e-3, the values of the others to its square.
 
   Returns:
     The parts, the basis for next time, and `warm/residual`, the largest, with
@@ -280,7 +284,9 @@ def decompose_warm(
     ValueError: see `geom.linalg.refine_triplets`.
   """
   together = jnp.stack([x.astype(jnp.float32) for x in stacks.values()])
-  found = linalg.refine_triplets(together, basis, k)
+  found = linalg.refine_triplets(
+    together, basis, k, wanted=1, iterations=WARM_ITERATIONS
+  )
   each = {
     name: Triplets(*(x[i] for x in found.triplets))
     for i, name in enumerate(stacks)

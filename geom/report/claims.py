@@ -47,14 +47,15 @@ class Judged(NamedTuple):
 def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:
   """The verdict on a claim, or None where the run has nothing to say.
 
-  `reproduces` if every seed that did not fail is within the bounds, `does
-  not reproduce` if none is, else `undecided`.
+  `reproduces` if every seed is within the bounds, `does not reproduce` if
+  none is, else `undecided`. Seeds that failed do not count at the last step.
   """
-  curve = series.curve(rows, claim.condition, claim.kind, claim.key)
-  if curve is None:
+  found = series.values_at(
+    rows, claim.condition, claim.kind, claim.key, claim.at
+  )
+  if found is None:
     return None
-  at = {"first": 0, "last": -1}[claim.at]
-  values = curve.values[:, at]
+  step, values = found
   mean, spread, n = series.mean_spread(values)
   values = values[np.isfinite(values)]
   holds = (values >= claim.low) & (values <= claim.high)
@@ -66,9 +67,7 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:
     verdict = "does not reproduce"
   else:
     verdict = "undecided"
-  return Judged(
-    claim, int(curve.steps[at]), float(mean), float(spread), int(n), verdict
-  )
+  return Judged(claim, step, float(mean), float(spread), int(n), verdict)
 
 
 def number(value: Any, digits: int = 3) -> str:

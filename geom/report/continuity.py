@@ -11,15 +11,15 @@ from geom.report import figures, series
 from geom.report.claims import Claim, number
 
 COLUMNS = {
-  "gradients v1, step 0": ("gradients/cos_input_mean", 0),
-  "gradients u1, step 0": ("gradients/cos_output_mean", 0),
-  "weights v1": ("weights/cos_input_mean", -1),
-  "weights u1": ("weights/cos_output_mean", -1),
-  "dW v1": ("updates/cos_input_mean", -1),
-  "dW u1": ("updates/cos_output_mean", -1),
-  "flat": ("weights/flattened_cosine_mean", -1),
-  "s1/s2": ("weights/gap", -1),
-  "s1(dW)/s1(W0)": ("dominance/spectral_mean", -1),
+  "gradients v1, step 0": ("gradients/cos_input_mean", "first"),
+  "gradients u1, step 0": ("gradients/cos_output_mean", "first"),
+  "weights v1": ("weights/cos_input_mean", "last"),
+  "weights u1": ("weights/cos_output_mean", "last"),
+  "dW v1": ("updates/cos_input_mean", "last"),
+  "dW u1": ("updates/cos_output_mean", "last"),
+  "flat": ("weights/flattened_cosine_mean", "last"),
+  "s1/s2": ("weights/gap", "last"),
+  "s1(dW)/s1(W0)": ("dominance/spectral_mean", "last"),
 }
 
 
@@ -82,15 +82,39 @@ def write_report(
 
 
 def _setting(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
-  optim = {k: v for k, v in config["optim"].items() if v is not None}
-  seconds = sum(r["seconds"] for r in rows if r.get("event") == "end")
-  return (
-    f"{config['train']['num_steps']} steps of {config['data']['batch_size']} "
-    f"examples; gain {config['model']['gain']}; "
-    f"{', '.join(f'{k} {v}' for k, v in optim.items())}; "
-    f"seeds {', '.join(map(str, config['seeds']))}; "
-    f"{seconds:.0f} s of training and probing."
+  parts = [
+    f"{name}: " + ", ".join(f"{k} {_plain(v)}" for k, v in section.items())
+    for name in ("model", "optim", "data", "train")
+    if (section := {k: v for k, v in config[name].items() if v is not None})
+  ]
+  changes = [
+    f"`{name}`: "
+    + (
+      ", ".join(
+        f"{key} {_plain(value)}"
+        for section in change.values()
+        for key, value in section.items()
+      )
+      or "as above"
+    )
+    for name, change in config["conditions"].items()
+  ]
+  seconds = sum(r.get("seconds", 0) for r in rows if r["kind"] == "event")
+  return "\n".join(
+    [
+      f"* {'; '.join(parts)}.",
+      f"* Conditions change that: {'; '.join(changes)}.",
+      f"* Seeds {', '.join(map(str, config['seeds']))}. {seconds:.0f} s of "
+      "compiling, training and probing, killed parts not counted.",
+    ]
   )
+
+
+def _plain(value: Any) -> str:
+  """A value of a config as one writes it."""
+  if isinstance(value, (list, tuple)):
+    return "/".join(map(str, value))
+  return str(value)
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -100,18 +124,18 @@ def _table(rows: Sequence[Row]) -> str:
   ]
   for name in series.conditions(rows):
     cells = [_cell(rows, name, "probe", *c) for c in COLUMNS.values()]
-    cells.append(_cell(rows, name, "eval", "accuracy", -1))
+    cells.append(_cell(rows, name, "eval", "accuracy", "last"))
     lines.append("| " + " | ".join([name, *cells]) + " |")
   return "\n".join(lines)
 
 
 def _cell(
-  rows: Sequence[Row], condition: str, kind: str, key: str, at: int
+  rows: Sequence[Row], condition: str, kind: str, key: str, at: str
 ) -> str:
-  curve = series.curve(rows, condition, kind, key)
-  if curve is None:
+  found = series.values_at(rows, condition, kind, key, at)
+  if found is None:
     return "–"
-  values = curve.values[:, at]
+  _, values = found
   if values.ndim > 1:
     values = values.mean(axis=-1)
   mean, spread, _ = series.mean_spread(values)

@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from geom.record import Row
 from geom.report import series
@@ -60,10 +61,13 @@ def chance(ax: Axes, level: float) -> None:
   ax.axhline(level, color="black", ls=":", lw=1, label="chance")
 
 
-def _legend(ax: Axes) -> None:
-  """A legend, if there is anything to name."""
-  if ax.get_legend_handles_labels()[0]:
-    ax.legend(fontsize=7)
+def _legend_below(figure: Figure, ax: Axes) -> None:
+  """One legend for the figure, chance last; none if there is nothing."""
+  named = list(zip(*ax.get_legend_handles_labels(), strict=True))
+  named.sort(key=lambda pair: pair[1] == "chance")
+  if named:
+    handles, labels = zip(*named, strict=True)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
 
 
 def continuity(
@@ -86,8 +90,7 @@ def continuity(
         ax.set_ylim(0, 1.02)
         ax.set_title(f"{name}, {side_name}", fontsize=9)
       row[0].set_ylabel("|cos| of adjacent layers")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    _legend_below(figure, axes[0, 0])
     figure.suptitle(title)
   return figure
 
@@ -116,17 +119,18 @@ def layer_pairs(rows: Sequence[Row], chances: Mapping[str, float]) -> Figure:
       chance(ax, chances[side])
       ax.set_title(f"weights at the last step, {side} side")
       ax.set_xlabel("pair of layers l, l+1")
-      ax.set_ylim(0, 1.02)
-    axes[0].set_ylabel("|cos|")
-    _legend(axes[0])
+      ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+      ax.set_ylim(-0.05, 1.05)
+    axes[0].set_ylabel("|cos|, mean and deviation over seeds")
+    _legend_below(figure, axes[0])
   return figure
 
 
 def context(rows: Sequence[Row]) -> Figure:
   """What to read beside v1: loss, accuracy, gap, likeness, dominance."""
   panels = [
-    ("train", "loss", "training loss", False),
-    ("eval", "accuracy", "test accuracy", False),
+    ("train", "loss", "training loss of a batch (nats)", False),
+    ("eval", "accuracy", "test accuracy (fraction)", False),
     ("probe", "weights/gap", "gap s1/s2 of W, mean over layers", True),
     (
       "probe",
@@ -143,7 +147,10 @@ def context(rows: Sequence[Row]) -> Figure:
     for ax, (kind, key, name, per_layer) in zip(axes.flat, panels, strict=True):
       curves(ax, rows, kind, key, per_layer=per_layer)
       ax.set_title(name, fontsize=9)
-    _legend(axes[0, 0])
+      if kind != "probe":  # Every so many steps: no points to show early.
+        ax.set_xscale("linear")
+        ax.autoscale(axis="x")
+    _legend_below(figure, axes[0, 0])
   return figure
 
 

@@ -24,7 +24,7 @@ def conditions(rows: Sequence[Row]) -> list[str]:
 def seeds(rows: Sequence[Row], condition: str) -> list[int]:
   """Seeds that a condition has measurements of."""
   return sorted(
-    {r["seed"] for r in rows if r["condition"] == condition and "seed" in r}
+    {r["seed"] for r in rows if r.get("condition") == condition and "seed" in r}
   )
 
 
@@ -33,7 +33,7 @@ def failures(rows: Sequence[Row], condition: str) -> dict[int, int]:
   return {
     r["seed"]: r["step"]
     for r in rows
-    if r["condition"] == condition and r.get("event") == "not finite"
+    if r.get("condition") == condition and r.get("event") == "not finite"
   }
 
 
@@ -44,7 +44,7 @@ def curve(
   found = {
     (r["seed"], r["step"]): np.asarray(r[key], dtype=float)
     for r in rows
-    if r["condition"] == condition and r["kind"] == kind and key in r
+    if r.get("condition") == condition and r["kind"] == kind and key in r
   }
   if not found:
     return None
@@ -56,6 +56,25 @@ def curve(
     for seed in seeds(rows, condition)
   ]
   return Curve(np.asarray(steps), np.asarray(values))
+
+
+def values_at(
+  rows: Sequence[Row], condition: str, kind: str, key: str, at: str
+) -> tuple[int, Float[np.ndarray, "seed *shape"]] | None:
+  """A quantity at the `first` or the `last` step that has it, by seed.
+
+  At the last step a seed that failed on the way has NaN: what it had before
+  is no result. None where no row has the quantity.
+  """
+  found = curve(rows, condition, kind, key)
+  if found is None:
+    return None
+  i = {"first": 0, "last": -1}[at]
+  values = found.values[:, i].copy()
+  if at == "last":
+    failed = failures(rows, condition)
+    values[[seed in failed for seed in seeds(rows, condition)]] = np.nan
+  return int(found.steps[i]), values
 
 
 def mean_spread(
@@ -83,7 +102,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _of_condition(rows: Sequence[Row], name: str) -> dict[str, Any]:
-  mine = [r for r in rows if r["condition"] == name]
+  mine = [r for r in rows if r.get("condition") == name]
   failed = failures(rows, name)
   per_seed: dict[str, dict[str, Any]] = {}
   for row in mine:

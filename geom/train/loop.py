@@ -203,7 +203,7 @@ class _Rows:
   def train(
     self, p: _Pending, values: Mapping[str, np.ndarray]
   ) -> Iterator[record.Row]:
-    losses = []
+    losses = {}
     for i, seed in enumerate(self.seeds):
       for j in range(p.n):
         if seed in self.failed:
@@ -214,7 +214,7 @@ class _Rows:
           numbers["grad_norm"]
         )
         if finite:
-          losses.append(numbers["loss"])
+          losses[seed] = numbers["loss"]
         else:
           self.failed[seed] = step
           print(
@@ -232,4 +232,5 @@ class _Rows:
           )
         if not finite or step % self.log_every == 0:
           yield self.row(step, "train", seed, **numbers)
-    self.progress.update(p.step, float(np.mean(losses[-1:] or [math.nan])))
+    loss = float(np.mean(list(losses.values()))) if losses else math.nan
+    self.progress.update(p.step, loss)

@@ -23,6 +23,7 @@ class Progress:
     self.name = name
     self.total = total
     self.interval = interval
+    self.step = initial
     self.last, self.last_step = time.monotonic(), initial
     self.bar = (
       tqdm.tqdm(
@@ -33,6 +34,7 @@ class Progress:
     )
 
   def update(self, step: int, loss: float) -> None:
+    self.step = step
     if self.bar is not None:
       self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
       self.bar.update(step - self.bar.n)

@@ -100,7 +100,6 @@ def run_condition(
     params = setup.init(key)
     return new_state(params, setup.tx, setup.reference(params))
 
-  began = time.monotonic()
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
   state = jax.jit(lambda keys: jax.lax.map(start, keys))(keys)
   with contextlib.closing(checkpoints):
@@ -111,15 +110,17 @@ def run_condition(
     writer.rewind(condition, -1 if saved is None else first, failed)
     if saved is not None:
       _require_rows(writer.path, condition, seeds, failed, setup, first)
-    if first >= num_steps:
+    if first >= num_steps or len(failed) == len(seeds):
       print(f"{condition}: done before", file=sys.stderr)
+      return Finished(state, failed)
     writer.write([_started(condition, first)])
     progress = Progress(condition, num_steps, first)
     with (
       contextlib.closing(progress),
+      _timed(writer, condition, progress),
       _profiled(chunk, profile) as profiled_chunk,
     ):
-      finished = train(
+      return train(
         state,
         condition=condition,
         seeds=seeds,
@@ -137,10 +138,21 @@ def run_condition(
         progress=progress,
         stop=stop,
       )
-  last = int(np.max(np.asarray(finished.state.step)))
-  seconds = time.monotonic() - began
-  writer.write([_event(condition, last, "end", seconds=round(seconds, 3))])
-  return finished
+
+
+@contextlib.contextmanager
+def _timed(
+  writer: record.Writer, condition: str, progress: Progress
+) -> Iterator[None]:
+  """Writes an event with the seconds that passed: `end`, or `stop`."""
+  began = time.monotonic()
+  event = "stop"
+  try:
+    yield
+    event = "end"
+  finally:
+    seconds = round(time.monotonic() - began, 3)
+    writer.write([_event(condition, progress.step, event, seconds=seconds)])
 
 
 def _require_rows(

@@ -21,6 +21,11 @@ Chunk = Callable[[State, Batch, Int[Array, ""]], tuple[State, Metrics]]
 def make_step(loss: Loss, tx: optax.GradientTransformation) -> Step:
   """One update: `step(state, batch) -> (state, metrics)`.
 
+  Args:
+    loss: `loss(params, batch) -> (scalar, dict of named scalars)`, the dict
+      empty if there is nothing to add.
+    tx: any optax transformation; its updates are added.
+
   The metrics are `loss`, `grad_norm` (global, of the raw gradient) and what
   the loss names. Where loss or gradient is not finite the state is left as it
   was, but for `failed_at`, and so it is left by every step after that.
@@ -57,8 +62,8 @@ def make_chunk(step: Step, length: int) -> Chunk:
 
   `batches` has a leading axis of `length`, of which the first n <= length
   are used; n is data, so that every n runs the one compiled program and the
-  result does not depend on how a run is cut into chunks. Metrics have a
-  leading axis of `length`, NaN from n on.
+  result does not depend on how a run is cut into chunks. Metrics must be
+  floating; they get a leading axis of `length`, NaN from n on.
   """
 
   def chunk(
@@ -77,7 +82,7 @@ def make_chunk(step: Step, length: int) -> Chunk:
       state, new = step(state, jax.tree.map(lambda x: x[i], batches))
       return state, jax.tree.map(lambda m, x: m.at[i].set(x), metrics, new)
 
-    return jax.lax.fori_loop(0, n, body, (state, metrics))
+    return jax.lax.fori_loop(0, jnp.minimum(n, length), body, (state, metrics))
 
   return chunk
 

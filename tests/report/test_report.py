@@ -94,6 +94,23 @@ def test_a_claim_without_numbers_is_not_judged():
   assert "0.200 ± 0.141 | 2 | 0 |" in table([claim()], ROWS)
 
 
+def test_a_seed_that_failed_has_no_result_at_the_last_step():
+  failure = {
+    "step": 5, "kind": "event", "condition": "relu", "seed": 0,
+    "event": "not finite",
+  }  # fmt: skip
+  rows = [*ROWS, failure]
+  step, last = series.values_at(rows, "relu", "probe", "cos", "last")
+  assert step == 9
+  assert np.isnan(last).all()  # Seed 1 has NaN there.
+  _, first = series.values_at(rows, "relu", "probe", "cos", "first")
+  np.testing.assert_array_equal(first, [0.1, 0.3])
+  given = claim(at="last", low=0.9, high=1.0)
+  assert judge(given, ROWS).verdict == "reproduces"
+  assert judge(given, rows).verdict == "undecided"
+  assert judge(claim(low=0.1, high=0.3), rows).verdict == "reproduces"
+
+
 def test_a_report_is_written_from_rows_alone(tmp_path):
   def row(seed, step, cos):
     values = {}
@@ -115,6 +132,7 @@ def test_a_report_is_written_from_rows_alone(tmp_path):
   rows = [row(s, t, c) for s in (0, 1) for t, c in ((0, NAN), (9, 0.7))]
   config = {
     "train": {"num_steps": 9},
+    "conditions": {"relu": {"model": {"act": "relu"}}, "none": {}},
     "data": {"batch_size": 4},
     "model": {"gain": 0.1},
     "optim": {"name": "adam", "lr": 0.1, "momentum": None},
@@ -134,6 +152,8 @@ def test_a_report_is_written_from_rows_alone(tmp_path):
   assert text.startswith("# A title\n")
   assert "0.700 ± 0.000" in text
   assert "momentum" not in text
+  assert "optim: name adam, lr 0.1; data: batch_size 4" in text
+  assert "`relu`: act relu; `none`: as above." in text
   for name in ("continuity", "layer_pairs", "context"):
     assert f"figures/{name}.png" in text
     image = matplotlib.image.imread(tmp_path / "figures" / f"{name}.png")

@@ -162,6 +162,15 @@ def test_stopped_and_resumed_is_unbroken(tmp_path, step):
   found = run(tmp_path / "b")
   jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
   assert numbers(tmp_path / "a") == numbers(tmp_path / "b")
+  rows = record.read(tmp_path / "b" / "metrics.jsonl")
+  events = [(r["event"], r["step"]) for r in rows if r["kind"] == "event"]
+  if last < STEPS:
+    assert events == [
+      ("start", 0),
+      ("stop", last),
+      ("resume", last),
+      ("end", STEPS),
+    ]
 
 
 def test_a_killed_run_measures_again_what_came_after_its_checkpoint(tmp_path):

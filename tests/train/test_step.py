@@ -70,6 +70,12 @@ def test_chunks_of_any_length_give_the_same_bits(cuts):
   assert int(state.step) == 6
 
 
+def test_a_chunk_is_never_longer_than_its_batches():
+  chunk = jax.jit(make_chunk(make_step(loss, TX), 4))
+  state, _ = chunk(fresh(), data(4), np.int32(9))
+  assert int(state.step) == 4
+
+
 def test_a_second_chunk_of_another_length_compiles_nothing():
   chunk = jax.jit(make_chunk(make_step(loss, TX), 4))
   state, _ = chunk(fresh(), data(4), np.int32(4))
