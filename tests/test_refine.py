@@ -28,7 +28,7 @@ def in_numpy(function, *static):
 exact = in_numpy(exact_triplets, "k")
 leading = in_numpy(leading_triplets, "k")
 start = in_numpy(start_basis, "b")
-refine = in_numpy(refine_triplets, "k", "iterations", "tolerance")
+refine = in_numpy(refine_triplets, "k", "wanted", "iterations", "tolerance")
 
 
 def gaussian(*shape, seed=0):
@@ -224,9 +224,10 @@ def test_several_triplets():
   np.testing.assert_allclose(products(found.triplets), wanted, atol=1e-4)
 
 
-def test_several_batch_axes():
+def test_several_batch_axes_and_the_smallest_basis():
   before = drawn("planted", WIDE, 6).reshape(2, 3, *WIDE)
-  found = refine(before, start(before, B), 2)
+  found = refine(before, start(before, 2 + GUARDS), 2)
+  assert found.basis.shape == (2, 3, 24, 2 + GUARDS)
   assert found.residual.shape == (2, 3) and np.shape(found.fell_back) == ()
   assert not found.fell_back
   assert_leading(found.triplets, before, gaps=6)
@@ -244,9 +245,10 @@ def test_a_stack_is_a_loop():
     assert_same(alone, one.triplets, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("spectrum", ["planted", "flat"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_random_walk_keeping_the_basis(shape, spectrum):
+@pytest.mark.parametrize(
+  ("spectrum", "shape"), [("planted", TALL), ("planted", WIDE), ("flat", WIDE)]
+)
+def test_a_random_walk_keeping_the_basis(spectrum, shape):
   """Far enough that the first basis would no longer do."""
   walk = drawn(spectrum, shape)
   first = basis = start(walk, B)
@@ -341,6 +343,19 @@ def test_residual_is_that_of_the_triplets():
   assert_same(strict.triplets, leading(after, 2))
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_the_wanted_must_meet_the_tolerance(shape):
+  """The basis has lost the third vector of three; the others are right."""
+  values = [4, 3, *np.linspace(2, 1, 22)]
+  stack = three(planted(*shape, values)[0])
+  basis = start(stack, 24)[..., [0, 1, *range(10, 16)]]
+  all_three = refine(stack, basis, 3)
+  two = refine(stack, basis, 3, wanted=2)
+  assert all_three.fell_back and not two.fell_back
+  assert two.residual.max() < 1e-5 < 1e-3 < all_three.residual.max()
+  assert_leading(two.triplets, stack)
+
+
 # Falling back.
 
 
@@ -421,15 +436,14 @@ def test_a_new_direction_in_one_layer_of_a_stack():
 
 @pytest.mark.xfail(reason="a bulk near the top hides it from two iterations")
 def test_a_new_direction_above_a_flat_bulk_is_not_missed():
-  """With k = 1; the residual of a second triplet would tell."""
-  _, after, basis = overtaken(WIDE, 0.98, 1.06)
-  assert_leading(refine(after, basis, 1).triplets, after, gaps=3)
+  _, after, basis = overtaken((64, 64), 0.98, 1.06)
+  assert_leading(refine(after, basis, 2).triplets, after, gaps=3)
 
 
 def test_a_new_direction_above_a_flat_bulk_is_found_in_the_end():
-  _, after, basis = overtaken(WIDE, 0.98, 1.06)
+  _, after, basis = overtaken((64, 64), 0.98, 1.06)
   for _ in range(100):
-    found = refine(after, basis, 1)
+    found = refine(after, basis, 2)
     basis = found.basis
     if found.fell_back:
       break
@@ -565,7 +579,7 @@ def test_bfloat16_is_computed_in_float32():
   jax.tree.map(np.testing.assert_array_equal, exact(stack, 2), exact(wide, 2))
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (5, 4), (5, 5)])
+@pytest.mark.parametrize("shape", [(3, 5), (5, 4)])
 def test_matrices_smaller_than_the_block(shape):
   """The basis is all of the space, and there is nothing to miss."""
   d = min(shape)
@@ -597,13 +611,6 @@ def test_a_basis_that_does_not_serve(shape, basis):
     refine_triplets(jnp.ones((3, *shape)), jnp.ones(basis), 2)
 
 
-def test_the_smallest_basis_serves():
-  stack = drawn("planted", WIDE)
-  found = refine(stack, start(stack, 2 + GUARDS), 2)
-  assert found.basis.shape == (3, 24, 2 + GUARDS)
-  assert_leading(found.triplets, stack, gaps=3)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("k", [-1, 0, 25])
 def test_k_out_of_range(shape, k):
@@ -620,25 +627,20 @@ def test_products_are_float32_on_every_device():
 
 
 def test_one_program_has_both_branches():
-  program = jax.jit(lambda a, basis: refine_triplets(a, basis, 2))
-  stack = drawn("gaussian", WIDE)
-  basis = start(stack, B)
-  told = [bool(program(stack, x).fell_back) for x in (basis, 0 * basis, basis)]
-  assert told == [False, True, False]
-  assert program._cache_size() == 1
-
-
-def test_mapped_it_is_each_stack():
+  """Of one compiled loop, some pass and some fall back."""
   stacks = np.stack([drawn("planted", WIDE), drawn("gaussian", WIDE)])
-  bases = np.array(start(stacks, B))
-  bases[1] = 0
+  bases = np.stack([start(stack, B) for stack in stacks])
   mapped = jax.jit(
     lambda a, q: jax.lax.map(lambda x: refine_triplets(*x, 2), (a, q))
-  )(stacks, bases)
-  np.testing.assert_array_equal(mapped.fell_back, [False, True])
-  for i in range(2):
-    one = jax.tree.map(lambda x, i=i: np.asarray(x[i]), mapped.triplets)
-    assert_same(one, refine(stacks[i], bases[i], 2).triplets)
+  )
+  for zero in ((1, 0), (0, 1), (1, 1)):
+    kept = bases * np.float32(zero)[:, None, None, None]
+    found = jax.tree.map(np.asarray, mapped(stacks, kept))
+    np.testing.assert_array_equal(found.fell_back, np.array(zero) == 0)
+    for i in range(2):
+      one = jax.tree.map(lambda x, i=i: x[i], found.triplets)
+      assert_same(one, refine(stacks[i], kept[i], 2).triplets)
+  assert mapped._cache_size() == 1
 
 
 THIRTY = """
@@ -660,15 +662,14 @@ def thirty(stack):
 
 def unrolled(stack, basis):
   for i in range(3):
-    stack = stack * (1 + 1e-3 * noise[i])
-    basis = refine_triplets(stack, basis, 2).basis
-  return stack, basis
+    basis = refine_triplets(stack * (1 + noise[i]), basis, 2).basis
+  return basis
 
 values, fell_back = jax.jit(lambda s: jax.lax.map(thirty, s))(stack)
 assert bool(jnp.isfinite(values).all())
 assert 5 < int(fell_back[0].sum()) < 25, fell_back
 basis = jax.jit(start_basis, static_argnums=1)(stack[0], 8)
-_, basis = jax.jit(unrolled)(stack[0], basis)
+basis = jax.jit(unrolled)(stack[0], basis)
 assert bool(jnp.isfinite(basis).all())
 one = jax.jit(lambda a, q: refine_triplets(a, q, 2))
 for i in range(30):

@@ -1,0 +1,157 @@
+"""Probes of a training state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from geom import roles
+from geom.models.resmlp import resmlp
+from geom.optim import observe
+from geom.probes import suite
+from geom.train import probing
+from geom.train.state import new_state
+from geom.train.step import make_step
+
+MODEL = resmlp(width=12, depth=3, inputs=6, outputs=4)
+RNG = np.random.default_rng(0)
+BATCH = {
+  "x": jnp.asarray(RNG.normal(size=(16, 6)), jnp.float32),
+  "y": jnp.asarray(RNG.integers(0, 4, size=16)),
+}
+
+
+def loss(params, batch):
+  logits, _ = MODEL.apply(params, batch["x"])
+  losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
+  return losses.mean(), {}
+
+
+def hidden(params):
+  return roles.stacks(params)["hidden"]
+
+
+TX = optax.chain(
+  observe.sum_of("gradient_sum", hidden),
+  optax.adam(1e-2),
+  observe.last("optimizer_updates", hidden),
+)
+
+
+def gradients(params):
+  return jax.grad(loss, has_aux=True)(params, BATCH)[0], {"beside": 7.0}
+
+
+@pytest.fixture(scope="module")
+def states():
+  """At steps 0 to 3, with a warm basis for a probe named `top`."""
+  params = MODEL.init(jax.random.key(0))
+  reference = probing.reference_of(params, "hidden", {"top": ("weights",)})
+  state, step = new_state(params, TX, reference), jax.jit(make_step(loss, TX))
+  states = [state]
+  for _ in range(3):
+    state, _ = step(state, BATCH)
+    states.append(state)
+  return states
+
+
+def probe(state, name="top", names=("cosines",), method="gram", k=2, **more):
+  taken = probing.make_probe(
+    gradients, "hidden", name=name, names=names, method=method, k=k, **more
+  )
+  return jax.jit(taken)(state)
+
+
+def test_stacks_are_what_they_are_called(states):
+  numbers, _ = probe(states[3], stacks=probing.STACKS, names=("flattened",))
+  grads, _ = gradients(states[3].params)
+  before = [gradients(s.params)[0] for s in states[:3]]
+  wanted = {
+    "weights": hidden(states[3].params),
+    "gradients": hidden(grads),
+    "updates": hidden(states[3].params) - hidden(states[0].params),
+    "gradient_sum": sum(hidden(g) for g in before),
+    "optimizer_updates": hidden(states[3].params) - hidden(states[2].params),
+  }
+  for name, stack in wanted.items():
+    expected = suite.flattened(suite.decompose({name: stack}, k=2))
+    key = f"{name}/flattened_cosine"
+    np.testing.assert_allclose(numbers[key], expected[key], atol=2e-3)
+  assert numbers["beside"] == 7
+
+
+def test_gradients_are_not_taken_if_nobody_asks(states):
+  def fails(params):
+    raise AssertionError("gradients were taken")
+
+  taken = probing.make_probe(
+    fails, "hidden", name="top", names=("cosines",), stacks=("weights",),
+    method="gram", k=2,
+  )  # fmt: skip
+  numbers, _ = taken(states[1])
+  assert "beside" not in numbers
+
+
+def test_dominance_is_of_the_weights_at_step_0(states):
+  numbers, _ = probe(states[3], stacks=("updates",), names=("dominance",))
+  start, now = hidden(states[0].params), hidden(states[3].params)
+  expected = np.linalg.norm(now - start, 2, (1, 2)) / np.linalg.norm(
+    start, 2, (1, 2)
+  )
+  np.testing.assert_allclose(numbers["dominance/spectral"], expected, rtol=1e-4)
+
+
+def test_drift_is_since_the_probe_before(states):
+  how = {"stacks": ("weights",), "names": ("drift",)}
+  first, reference = probe(states[2], **how)
+  again, _ = probe(states[2]._replace(reference=reference), **how)
+  assert (first["drift/input"] > 1e-3).all()
+  assert (again["drift/input"] < 1e-3).all()
+
+
+def test_only_drift_moves_what_drift_is_measured_from(states):
+  _, reference = probe(states[2], stacks=("weights",))
+  jax.tree.map(np.testing.assert_array_equal, reference, states[2].reference)
+
+
+def test_a_warm_probe_keeps_its_basis(states):
+  how = {"stacks": ("weights",), "method": "warm"}
+  numbers, reference = probe(states[2], **how)
+  assert numbers["warm/fell_back"] == 1
+  numbers, _ = probe(states[2]._replace(reference=reference), **how)
+  assert numbers["warm/fell_back"] == 0
+  exact, _ = probe(states[2], stacks=("weights",), method="svd")
+  for key in ("weights/cos_input", "weights/cos_output"):
+    np.testing.assert_allclose(numbers[key], exact[key], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+  "changes, said",
+  [
+    ({"names": ("dominance",)}, "dominance needs updates"),
+    ({"names": ("drift",), "stacks": ("updates",)}, "drift needs weights"),
+    ({"names": ("ranks",)}, "ranks needs the whole spectrum"),
+    ({"names": ("aligned",)}, "aligned needs the whole spectrum"),
+    ({"method": "warm", "k": None}, "warm takes k in 2..12"),
+    ({"method": "warm", "k": 13}, "warm takes k in 2..12"),
+  ],
+)
+def test_what_cannot_be_taken_is_refused(changes, said):
+  how = {
+    "names": ("cosines",),
+    "stacks": ("weights",),
+    "method": "gram",
+    "k": 2,
+  }
+  probing.require(**how)
+  with pytest.raises(ValueError, match=said):
+    probing.require(**{**how, **changes})
+
+
+def test_the_reference_holds_no_array_twice():
+  reference = probing.reference_of(MODEL.init(jax.random.key(0)), "hidden", {})
+  leaves = jax.tree.leaves(reference)
+  pointers = {x.unsafe_buffer_pointer() for x in leaves}
+  assert len(pointers) == len(leaves)
+  assert all(isinstance(x, jnp.ndarray) for x in leaves)
