@@ -29,14 +29,14 @@ CONDITIONS = {
 CONTRAST = ("relu", "none", "nores_relu", "nores_none")
 # Conditions, steps, and every how many to probe and evaluate.
 VARIANTS = {
-  "short": (CONTRAST, 464, None, 116),
+  "short": (CONTRAST, 464, None, 232),
   "long": (CONTRAST, 6000, 500, 500),
 }
 
 
 def get_config(variant: str = "short") -> ConfigDict:
   names, num_steps, probe_every, eval_every = VARIANTS.get(
-    variant, (variant.split(","), 464, None, 116)
+    variant, (variant.split(","), 464, None, 232)
   )
   for name in names:
     if name not in CONDITIONS:
@@ -80,7 +80,7 @@ def get_config(variant: str = "short") -> ConfigDict:
         "stacks": ("weights", "gradients", "updates"),
         "method": "gram",
         "k": 2,
-        "per_decade": 3,
+        "per_decade": 2,
         "every": probe_every,
         "num_examples": 1024,
       },

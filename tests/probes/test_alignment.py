@@ -148,6 +148,21 @@ def test_centred_floor():
       assert np.isfinite(found[0]) == defined
 
 
+def test_a_small_centred_part_is_not_a_rounded_difference():
+  stack = np.stack([rotation(24, seed) for seed in range(3)])
+  shared = np.diag(np.sqrt(1 + 0.01 * np.random.default_rng(0).random(24)))
+  stack = (shared @ stack).astype(np.float32)
+  wanted = numpy_centred(stack, "input")
+  np.testing.assert_allclose(wanted, 1, atol=1e-3)
+  np.testing.assert_allclose(centred(stack, "input"), wanted, atol=1e-3)
+
+
+def test_no_gram_matrix_is_of_the_longer_side():
+  for shape, side in ((TALL, "input"), (WIDE, "output")):
+    lowered = centred.lower(jnp.ones((3, *shape)), side).as_text()
+    assert "x7x7xf32" in lowered and "x12x12xf32" not in lowered
+
+
 def test_half_precision_is_measured_in_float32():
   stack = jnp.asarray(gaussian(3, *TALL)).astype(jnp.bfloat16)
   for side in SIDES:
