@@ -1,8 +1,9 @@
 """Linear algebra on stacks of matrices `(..., m, n)`.
 
-On a CPU, several batched LAPACK calls inside one compiled program can hang
-(jax 0.10; jax issues 36927 and 39292), so every function here makes at most
-one, and a program should call at most one of them.
+On a CPU, batched LAPACK calls that may run at the same time inside one
+compiled program can hang (jax 0.10; jax issues 36927 and 39292). Every function
+here makes one, or, `refine_triplets`, a second that waits for the first; a
+program should call at most one of them.
 """
 
 from typing import NamedTuple
