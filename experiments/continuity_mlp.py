@@ -77,7 +77,7 @@ class EvalSection(cfg.Section):
 class FullProbeSection(cfg.Section):
   names: tuple[Literal[tuple(suite.PROBES)], ...]
   stacks: tuple[Literal[probing.STACKS], ...]
-  method: Literal[probing.METHODS]
+  method: Literal[tuple(suite.METHODS)]
   k: Annotated[int, Field(ge=2)] | None
   per_decade: cfg.Natural
   every: cfg.Count | None
@@ -388,25 +388,20 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
         every=section["every"],
         num_steps=num_steps,
       ),
-      probing.make_probe(gradients, "hidden", name=name, **_how(section)),
+      probing.make_probe(gradients, "hidden", **_how(section)),
     )
-    for name, section in sections.items()
+    for section in sections.values()
   ]
   at = log_and_every(
     per_decade=0, every=settings["eval"]["every"], num_steps=num_steps
   )
   evaluation = partial(evaluate, model, _batch(data.test))
-  warm = {
-    name: section["stacks"]
-    for name, section in sections.items()
-    if section["method"] == "warm"
-  }
   stacks = {s for section in sections.values() for s in section["stacks"]}
   return Setup(
     init=model.init,
     loss=loss,
     tx=_observed(baselines.baseline(**settings["optim"]), stacks),
-    reference=partial(probing.reference_of, projection="hidden", warm=warm),
+    reference=partial(probing.reference_of, projection="hidden"),
     measures=[*measures, Measure("eval", at, evaluation)],
   )
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from geom.linalg import leading_triplets
+from geom.linalg import exact_triplets, leading_triplets
 
 TALL, SQUARE, WIDE = (9, 5), (7, 7), (5, 9)
 SHAPES = [TALL, SQUARE, WIDE]
@@ -217,3 +217,45 @@ def test_products_are_float32_on_every_device():
   assert len(found) == 2
   for line in found:
     assert "precision = [HIGHEST, HIGHEST]" in line
+
+
+# The reference by SVD.
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 9), (3, 14, 9), (2, 2, 9, 14)])
+def test_the_svd_is_that_of_float64(shape):
+  a = np.random.default_rng(8).normal(size=shape).astype(np.float32)
+  found = jax.jit(exact_triplets, static_argnums=1)(jnp.asarray(a), 3)
+  u, s, vt = np.linalg.svd(a.astype(np.float64), full_matrices=False)
+  np.testing.assert_allclose(found.values, s[..., :3], rtol=1e-5)
+  left = np.abs(np.sum(np.asarray(found.left) * u[..., :3], axis=-2))
+  v = np.swapaxes(vt, -1, -2)[..., :3]
+  right = np.abs(np.sum(np.asarray(found.right) * v, axis=-2))
+  np.testing.assert_allclose(left, 1, atol=1e-5)
+  np.testing.assert_allclose(right, 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_svd_has_the_scale_and_a_bad_matrix_spoils_only_itself(scale):
+  a = np.random.default_rng(9).normal(size=(3, 6, 8)).astype(np.float32)
+  expected = np.linalg.svd(a, compute_uv=False)
+  a *= np.float32(scale)
+  a[1, 2, 3] = np.nan
+  found = exact_triplets(jnp.asarray(a), 6)
+  for part in found:
+    assert np.isnan(part[1]).all()
+    assert np.isfinite(part[jnp.array([0, 2])]).all()
+  sound = np.asarray(found.values[jnp.array([0, 2])]) / np.float32(scale)
+  np.testing.assert_allclose(sound, expected[[0, 2]], rtol=1e-4)
+
+
+def test_the_svd_of_zero_is_zero():
+  found = exact_triplets(jnp.zeros((2, 4, 5)), 4)
+  np.testing.assert_array_equal(found.values, 0)
+  assert np.isfinite(found.left).all() and np.isfinite(found.right).all()
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_the_svd_has_as_many_triplets_as_there_are(k):
+  with pytest.raises(ValueError, match=r"must be in 1\.\.4"):
+    exact_triplets(jnp.zeros((4, 6)), k)

@@ -23,7 +23,6 @@ STACKS = (
   "gradient_sum",
   "optimizer_updates",
 )
-METHODS = (*suite.METHODS, "warm")
 # gradients(params) -> (gradients like params, numbers beside them)
 Gradients = Callable[[Params], tuple[Params, Mapping[str, Any]]]
 Probe = Callable[[State], tuple[Mapping[str, Any], Any]]
@@ -44,33 +43,24 @@ def require(
         raise ValueError(f"probe {name} needs {stack} among the stacks")
     if name in ("aligned", "ranks") and k is not None:
       raise ValueError(f"probe {name} needs the whole spectrum, k=None")
-  most = suite.BLOCK - linalg.GUARDS
-  if method == "warm" and (k is None or k > most):
-    raise ValueError(f"method warm takes k in 2..{most}, got {k}")
+  if method not in suite.METHODS:
+    raise ValueError(f"method {method!r} is none of {', '.join(suite.METHODS)}")
 
 
-def reference_of(
-  params: Params, projection: str, warm: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+def reference_of(params: Params, projection: str) -> dict[str, Any]:
   """What probes of a projection compare with, at step 0.
 
   Args:
     params: at step 0.
     projection: a name of `geom.roles.stacks`.
-    warm: for each probe of method `warm`, by its name, its stacks.
   """
   weights = roles.stacks(params)[projection].astype(jnp.float32)
   top = linalg.leading_triplets(weights, 2)
-  layers, m, n = weights.shape
   return {
     "weights": weights,
     "sigma_1": top.values[..., 0],
     # Copies: a state must not hold one array twice, it is donated.
     "before": Triplets(*(jnp.copy(x) for x in top)),
-    "basis": {
-      name: suite.start_basis(len(stacks), layers, min(m, n))
-      for name, stacks in warm.items()
-    },
   }
 
 
@@ -78,7 +68,6 @@ def make_probe(
   gradients: Gradients,
   projection: str,
   *,
-  name: str,
   names: Sequence[str],
   stacks: Sequence[str],
   method: str,
@@ -90,11 +79,10 @@ def make_probe(
     gradients: of the loss on a fixed batch; called if `gradients` is among
       the stacks.
     projection: a name of `geom.roles.stacks`.
-    name: of this probe, under which a warm basis is kept.
     names: of `geom.probes.suite.PROBES`.
     stacks: of `STACKS`. `gradient_sum` and `optimizer_updates` are read from
       the links of `geom.optim.observe` with these names.
-    method: a name of `METHODS`.
+    method: a name of `geom.probes.suite.METHODS`.
     k: how many triplets; None for all.
 
   Raises:
@@ -118,16 +106,9 @@ def make_probe(
     chosen = {s: found[s] for s in stacks}
     start = (reference["weights"], reference["sigma_1"])
     before = reference["before"]
-    if method == "warm":
-      parts, basis, warm = suite.decompose_warm(
-        chosen, reference["basis"][name], k=k, start=start, before=before
-      )
-      reference["basis"] = {**reference["basis"], name: basis}
-      numbers |= warm
-    else:
-      parts = suite.decompose(
-        chosen, k=k, method=method, start=start, before=before
-      )
+    parts = suite.decompose(
+      chosen, k=k, method=method, start=start, before=before
+    )
     numbers |= suite.take(names, parts)
     if "drift" in names:
       now = parts.triplets["weights"]

@@ -171,6 +171,6 @@ def test_the_iterator_reads_ahead_but_not_without_end():
 @pytest.mark.parametrize("step", [-1, 20, 21])
 def test_there_is_no_step_outside_the_run(step):
   source = Order(num_examples=9, batch_size=4, seeds=(0,), num_steps=20)
-  with pytest.raises(IndexError, match="0..19"):
+  with pytest.raises(IndexError, match=r"0\.\.19"):
     source[step]
   assert len(list(source)) == 20

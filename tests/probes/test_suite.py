@@ -1,6 +1,5 @@
 """Probes by name over one decomposition."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -127,26 +126,6 @@ def test_chance_levels():
   assert levels["overlap_10_output"] == 10 / 64
   assert levels["centred_input"] == 0
   assert "overlap_1_input" not in suite.chance(("cosines",), 8, 8)
-
-
-def test_warm_follows_a_stack_that_moves_slowly():
-  names = ("cosines",)
-  basis = suite.start_basis(1, 4, 12)
-  warm = jax.jit(
-    lambda w, basis: suite.decompose_warm({"weights": w}, basis, k=2)
-  )
-  fell = []
-  for i in range(6):
-    w = jnp.asarray(W0 + (1 + 0.01 * i) * DW)
-    parts, basis, numbers = warm(w, basis)
-    fell.append(float(numbers["warm/fell_back"]))
-    exact = suite.decompose({"weights": w}, k=2, method="svd")
-    found, wanted = suite.take(names, parts), suite.take(names, exact)
-    for key in ("cos_input", "cos_output"):
-      np.testing.assert_allclose(
-        found[f"weights/{key}"], wanted[f"weights/{key}"], atol=2e-3
-      )
-  assert not any(fell[1:])
 
 
 def test_exact_and_gram_are_both_there():

@@ -45,9 +45,9 @@ def gradients(params):
 
 @pytest.fixture(scope="module")
 def states():
-  """At steps 0 to 3, with a warm basis for a probe named `top`."""
+  """At steps 0 to 3."""
   params = MODEL.init(jax.random.key(0))
-  reference = probing.reference_of(params, "hidden", {"top": ("weights",)})
+  reference = probing.reference_of(params, "hidden")
   state, step = new_state(params, TX, reference), jax.jit(make_step(loss, TX))
   states = [state]
   for _ in range(3):
@@ -56,9 +56,9 @@ def states():
   return states
 
 
-def probe(state, name="top", names=("cosines",), method="gram", k=2, **more):
+def probe(state, names=("cosines",), method="gram", k=2, **more):
   taken = probing.make_probe(
-    gradients, "hidden", name=name, names=names, method=method, k=k, **more
+    gradients, "hidden", names=names, method=method, k=k, **more
   )
   return jax.jit(taken)(state)
 
@@ -86,7 +86,7 @@ def test_gradients_are_not_taken_if_nobody_asks(states):
     raise AssertionError("gradients were taken")
 
   taken = probing.make_probe(
-    fails, "hidden", name="top", names=("cosines",), stacks=("weights",),
+    fails, "hidden", names=("cosines",), stacks=("weights",),
     method="gram", k=2,
   )  # fmt: skip
   numbers, _ = taken(states[1])
@@ -115,17 +115,6 @@ def test_only_drift_moves_what_drift_is_measured_from(states):
   jax.tree.map(np.testing.assert_array_equal, reference, states[2].reference)
 
 
-def test_a_warm_probe_keeps_its_basis(states):
-  how = {"stacks": ("weights",), "method": "warm"}
-  numbers, reference = probe(states[2], **how)
-  assert numbers["warm/fell_back"] == 1
-  numbers, _ = probe(states[2]._replace(reference=reference), **how)
-  assert numbers["warm/fell_back"] == 0
-  exact, _ = probe(states[2], stacks=("weights",), method="svd")
-  for key in ("weights/cos_input", "weights/cos_output"):
-    np.testing.assert_allclose(numbers[key], exact[key], atol=2e-3)
-
-
 @pytest.mark.parametrize(
   "changes, said",
   [
@@ -133,8 +122,7 @@ def test_a_warm_probe_keeps_its_basis(states):
     ({"names": ("drift",), "stacks": ("updates",)}, "drift needs weights"),
     ({"names": ("ranks",)}, "ranks needs the whole spectrum"),
     ({"names": ("aligned",)}, "aligned needs the whole spectrum"),
-    ({"method": "warm", "k": None}, "warm takes k in 2..12"),
-    ({"method": "warm", "k": 13}, "warm takes k in 2..12"),
+    ({"method": "power"}, "'power' is none of gram, svd"),
   ],
 )
 def test_what_cannot_be_taken_is_refused(changes, said):
@@ -150,7 +138,7 @@ def test_what_cannot_be_taken_is_refused(changes, said):
 
 
 def test_the_reference_holds_no_array_twice():
-  reference = probing.reference_of(MODEL.init(jax.random.key(0)), "hidden", {})
+  reference = probing.reference_of(MODEL.init(jax.random.key(0)), "hidden")
   leaves = jax.tree.leaves(reference)
   pointers = {x.unsafe_buffer_pointer() for x in leaves}
   assert len(pointers) == len(leaves)
