@@ -4,7 +4,7 @@
 
 trains four conditions, three seeds each, on MNIST for 464 steps of 64, half an
 epoch, in about a minute and a half on two cores. `long` goes on to 6000 steps,
-about 15 minutes. See the README for what comes out. Any other variant is a
+15 to 20 minutes. See the README for what comes out. Any other variant is a
 list of conditions: `relu`, `none,radial`.
 """
 

@@ -134,6 +134,9 @@ def check(config: ConfigDict) -> dict[str, Any]:
       baselines.baseline(**settings["optim"])
       for section in ("probe", "full_probe"):
         probing.require(**_how(settings[section]))
+        k, width = settings[section]["k"], settings["model"]["width"]
+        if k is not None and k > width:
+          raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
     except ValueError as error:
       raise cfg.ConfigError(f"condition {name}: {error}") from None
   return {**base, "conditions": changes}

@@ -805,3 +805,15 @@ def test_another_setting_is_not_judged(key, value):
 def test_a_base_that_says_otherwise_does_not_change_what_a_condition_is():
   unlike = claims_unlike("relu", model__activation="gelu")
   assert unlike == {"relu": []}
+
+
+@pytest.mark.parametrize("section", ["probe", "full_probe"])
+def test_there_are_no_more_triplets_than_the_width(section):
+  checked("model.width=24", f"{section}.k=24")
+  message = error_of(checked, "model.width=24", f"{section}.k=25")
+  assert message.startswith(f"condition relu: config.{section}.k: 25 is above")
+
+
+def test_probes_need_stacks():
+  message = error_of(checked, "full_probe.names=('cosines',)")
+  assert message == "condition relu: probes cosines need stacks"

@@ -564,3 +564,26 @@ def test_probes_at_full_size_are_quick_in_a_plain_process(start):
       process.kill()
   assert (process.returncode, out) == (0, "1\n"), err
   assert time.monotonic() - started < 60
+
+
+def test_every_probe_of_every_stack_by_config(launch, tmp_path):
+  names = [
+    *("cosines", "overlaps", "same_index", "flattened", "aligned"),
+    *("ranks", "dominance", "transfer", "drift"),
+  ]
+  stacks = ["weights", "gradients", "updates"]
+  stacks += ["gradient_sum", "optimizer_updates"]
+  launch(
+    *(RELU, *TINY, f"--workdir={tmp_path}", "--config.train.num_steps=20"),
+    f"--config.full_probe.names={tuple(names)}",
+    f"--config.full_probe.stacks={tuple(stacks)}",
+  )
+  text = (tmp_path / "metrics.jsonl").read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  last = [r for r in rows if r["kind"] == "probe" and r["step"] == 20]
+  (full,) = [r for r in last if "drift/input" in r]
+  for stack in stacks:
+    assert full[f"{stack}/matched_input_mean"] is not None
+    assert full[f"{stack}/effective_rank_mean"] > 1
+  assert full["transfer/gradient_sum_input_mean"] is not None
+  assert full["dominance/spectral_mean"] > 0

@@ -37,6 +37,8 @@ def require(
     "transfer": ("weights",),
     "drift": ("weights",),
   }
+  if names and not stacks:
+    raise ValueError(f"probes {', '.join(names)} need stacks")
   for name in names:
     for stack in wants.get(name, ()):
       if stack not in stacks:

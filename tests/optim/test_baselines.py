@@ -68,8 +68,12 @@ def test_numbers_that_would_have_no_effect_are_refused(name, changes):
 
 
 def test_every_name_is_there():
+  assert set(NAMES) == set(SETTINGS)
   for name in NAMES:
-    baseline(name=name, lr=0.1, **SETTINGS[name])
+    tx = baseline(name=name, lr=0.1, **SETTINGS[name])
+    params = {"embed": {"kernel": jnp.ones((2, 3))}}
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert (updates["embed"]["kernel"] < 0).all()
 
 
 def test_muon_takes_each_kernel_of_a_stack_and_leaves_the_rest_to_adam():

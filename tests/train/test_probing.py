@@ -122,6 +122,7 @@ def test_only_drift_moves_what_drift_is_measured_from(states):
     ({"names": ("drift",), "stacks": ("updates",)}, "drift needs weights"),
     ({"names": ("ranks",)}, "ranks needs the whole spectrum"),
     ({"names": ("aligned",)}, "aligned needs the whole spectrum"),
+    ({"stacks": ()}, "probes cosines need stacks"),
     ({"method": "power"}, "'power' is none of gram, svd"),
   ],
 )
