@@ -24,3 +24,8 @@ def test_none_but_both_ends():
 
 def test_many_points_a_decade_are_every_step():
   assert steps(5, per_decade=1000, every=None) == [0, 1, 2, 3, 4, 5]
+
+
+def test_every_step_at_first():
+  assert steps(9, per_decade=0, every=None, first=3) == [0, 1, 2, 3, 9]
+  assert steps(2, per_decade=0, every=None, first=30) == [0, 1, 2]
