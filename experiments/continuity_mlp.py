@@ -11,13 +11,13 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from ml_collections import ConfigDict
 from pydantic import Field
 
+from experiments import continuity_claims as claims
 from geom import config as cfg
 from geom import record, roles
 from geom.data import mnist, order
@@ -27,15 +27,23 @@ from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
 from geom.optim import baselines, observe
 from geom.probes import suite
 from geom.probes.continuity import chance_cosine
-from geom.report.claims import Claim
+from geom.probes.orbit import chance_share
 from geom.report.continuity import write_report
-from geom.train import probing
+from geom.train import probing, turning
 from geom.train.checkpoint import Checkpoints
 from geom.train.grid import log_and_every
-from geom.train.run import Measure, Setup, run_condition
+from geom.train.objectives import classification_loss
+from geom.train.run import (
+  Measure,
+  Setup,
+  measure_checkpoints,
+  run_condition,
+)
 from geom.train.state import State
 from geom.train.step import Loss
 from geom.train.stop import StopSignal
+
+Examples = Annotated[int, Field(ge=1, le=60_000)]
 
 
 class ModelSection(cfg.Section):
@@ -61,7 +69,8 @@ class OptimSection(cfg.Section):
 
 
 class DataSection(cfg.Section):
-  batch_size: Annotated[int, Field(ge=1, le=60_000)]
+  batch_size: Examples
+  probe_examples: Examples
 
 
 class TrainSection(cfg.Section):
@@ -74,17 +83,21 @@ class EvalSection(cfg.Section):
   every: cfg.Count | None
 
 
-class FullProbeSection(cfg.Section):
+class ProbeSection(cfg.Section):
   names: tuple[Literal[tuple(suite.PROBES)], ...]
   stacks: tuple[Literal[probing.STACKS], ...]
   method: Literal[tuple(suite.METHODS)]
   k: Annotated[int, Field(ge=2)] | None
+  first: cfg.Natural
   per_decade: cfg.Natural
   every: cfg.Count | None
 
 
-class ProbeSection(FullProbeSection):
-  num_examples: Annotated[int, Field(ge=1, le=60_000)]
+class OrbitSection(cfg.Section):
+  angles: tuple[cfg.Positive, ...]
+  generators: cfg.Count
+  examples: Examples
+  every: cfg.Count | None
 
 
 class CheckpointSection(cfg.Section):
@@ -97,6 +110,7 @@ class Schema(cfg.Section):
   """A config of this experiment, and, without `conditions`, one condition."""
 
   experiment: Literal["continuity_mlp"]
+  checkpoints_of: str | None
   seeds: cfg.Seeds
   model: ModelSection
   optim: OptimSection
@@ -104,7 +118,8 @@ class Schema(cfg.Section):
   train: TrainSection
   eval: EvalSection
   probe: ProbeSection
-  full_probe: FullProbeSection
+  full_probe: ProbeSection
+  orbit: OrbitSection
   checkpoint: CheckpointSection
 
 
@@ -139,7 +154,56 @@ def check(config: ConfigDict) -> dict[str, Any]:
           raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
     except ValueError as error:
       raise cfg.ConfigError(f"condition {name}: {error}") from None
-  return {**base, "conditions": changes}
+  checked = {**base, "conditions": changes}
+  if checked["checkpoints_of"] is not None:
+    _check_again(checked, _trained(checked))
+  return checked
+
+
+# What may differ from the config of the run whose checkpoints are measured.
+MEASURING = ("checkpoints_of", "eval", "probe", "full_probe", "orbit")
+
+
+def _trained(config: dict[str, Any]) -> dict[str, Any]:
+  """The config of the run whose checkpoints are to be measured."""
+  path = pathlib.Path(config["checkpoints_of"]).expanduser() / "config.json"
+  try:
+    return record.read_json(path)["config"]
+  except (OSError, ValueError, KeyError, TypeError):
+    raise cfg.ConfigError(
+      f"config.checkpoints_of: no config.json of a run in {path.parent}"
+    ) from None
+
+
+def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
+  """Raises ConfigError unless that run's checkpoints can be measured so."""
+  unlike = [
+    key
+    for key in record.differing(trained, record.plain(config), "config")
+    if key.split(".")[1] not in MEASURING
+  ]
+  if unlike:
+    raise cfg.ConfigError(
+      f"config.checkpoints_of: that run has another {', '.join(unlike)}; "
+      f"start from its config.json"
+    )
+  for name, change in config["conditions"].items():
+    then = _stacks(_changed(trained, trained["conditions"][name]))
+    lacks = sorted((_stacks(_changed(config, change)) - then) & REMEMBERED)
+    if lacks:
+      raise cfg.ConfigError(
+        f"condition {name}: that run did not remember {', '.join(lacks)}"
+      )
+
+
+# Stacks that links of the optimizer remember while it trains.
+REMEMBERED = {"gradient_sum", "optimizer_updates"}
+
+
+def _stacks(settings: dict[str, Any]) -> set[str]:
+  """All stacks that a condition's probes read."""
+  sections = (settings["probe"], settings["full_probe"])
+  return {stack for s in sections if s["names"] for stack in s["stacks"]}
 
 
 def _changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -159,93 +223,6 @@ def _changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
   return settings
 
 
-CLAIMS = (
-  Claim(
-    "Res+None: gradients coherent from the start (v1)",
-    "0.93", "none", "probe", "gradients/cos_input_mean", "first", 0.88, 1.0,
-  ),
-  Claim(
-    "NoRes+ReLU: gradients at chance (v1)",
-    "about 0.05", "nores_relu", "probe", "gradients/cos_input_mean", "first",
-    0.0, 0.1,
-  ),
-  Claim(
-    "NoRes+ReLU: gradients at chance (u1)",
-    "about 0.05", "nores_relu", "probe", "gradients/cos_output_mean", "first",
-    0.0, 0.1,
-  ),
-  Claim(
-    "NoRes+None: gradients at chance (v1)",
-    "about 0.05", "nores_none", "probe", "gradients/cos_input_mean", "first",
-    0.0, 0.1,
-  ),
-  Claim(
-    "NoRes+None: gradients at chance (u1)",
-    "about 0.05", "nores_none", "probe", "gradients/cos_output_mean", "first",
-    0.0, 0.1,
-  ),
-  Claim(
-    "Res+ReLU: weights continuous (v1)",
-    "high", "relu", "probe", "weights/cos_input_mean", "last", 0.8, 1.0,
-  ),
-  Claim(
-    "Res+ReLU: weights continuous (u1)",
-    "high", "relu", "probe", "weights/cos_output_mean", "last", 0.8, 1.0,
-  ),
-  Claim(
-    "NoRes+ReLU: weights do not become continuous (v1)",
-    "about chance", "nores_relu", "probe", "weights/cos_input_mean", "last",
-    0.0, 0.15,
-  ),
-  Claim(
-    "NoRes+None: weights do not become continuous (v1)",
-    "about chance", "nores_none", "probe", "weights/cos_input_mean", "last",
-    0.0, 0.15,
-  ),
-  Claim(
-    "Res+None: weights form, then lose continuity (v1)",
-    "0.22", "none", "probe", "weights/cos_input_mean", "last", 0.12, 0.32,
-  ),
-  Claim(
-    "Res+Radial: likewise (v1)",
-    "about 0.22", "radial", "probe", "weights/cos_input_mean", "last",
-    0.12, 0.32,
-  ),
-)  # fmt: skip
-
-# The setting that the rules of the claims are for; others are not judged.
-SETTING = {
-  "model": {
-    "width": 256, "depth": 16, "form": "post", "norm": "none", "bias": False,
-    "radius": 1.0,
-  },
-  "optim": {"name": "adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8},
-  "data": {"batch_size": 64},
-}  # fmt: skip
-LEAST_STEPS = 464
-RES = {"residual": True, "init": "scaled", "gain": 0.1}
-SETTING_OF = {
-  "relu": {**RES, "activation": "relu"},
-  "none": {**RES, "activation": "identity"},
-  "radial": {**RES, "activation": "radial"},
-  "nores_relu": {"residual": False, "activation": "relu", "init": "he"},
-  "nores_none": {
-    "residual": False, "activation": "identity", "init": "scaled", "gain": 1.0,
-  },
-}  # fmt: skip
-
-NOTES = """\
-Reading the numbers. The cosine is |cos| between the leading singular vectors
-of adjacent layers, averaged over the pairs where both are defined (a matrix
-with s1 = s2 has none); v1 is the input side, u1 the output side. Chance is
-the mean |cos| of two random directions. `flat` is the cosine of the two whole
-matrices as long vectors, `s1/s2` the gap: a low v1 in a flat spectrum is not
-lost alignment. dW is W - W(0), `updates` in the files. Gradients are of 1024
-fixed training examples. Spread is the sample standard deviation over seeds.
-The paper's initialisation, learning rate, batch and number of steps were not
-at hand, so agreement of numbers is not agreement of protocol."""
-
-
 def run(
   config: dict[str, Any],
   *,
@@ -254,6 +231,9 @@ def run(
   profile: bool,
 ) -> dict[str, dict[int, int]]:
   """Trains every condition, or what is left of them, and reports.
+
+  With `checkpoints_of` it trains nothing and measures the checkpoints of that
+  run instead.
 
   Returns:
     The failures: condition -> seed -> the step whose loss or gradient was
@@ -264,17 +244,17 @@ def run(
   """
   data = mnist.load(data_dir)
   writer = record.Writer(workdir / "metrics.jsonl")
+  trained = _trained(config) if config["checkpoints_of"] else None
   with StopSignal() as stop:
     for name, change in config["conditions"].items():
-      _run_condition(
-        name,
-        _changed(config, change),
-        data,
-        workdir,
-        writer,
-        stop,
-        profile=profile,
-      )
+      settings = _changed(config, change)
+      if trained is not None:
+        then = _changed(trained, trained["conditions"][name])
+        _measure_again(name, settings, then, data, writer)
+      else:
+        _run_condition(
+          name, settings, data, workdir, writer, stop, profile=profile
+        )
       stop.raise_if_received(f"after {name}, saved")
   return report(workdir)
 
@@ -289,8 +269,10 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   others = {
     name: unlike
     for name, change in config["conditions"].items()
-    if (unlike := _unlike_claims(name, _changed(config, change)))
+    if (unlike := claims.unlike(name, _changed(config, change)))
   }
+  shapes = jax.eval_shape(resmlp(**model).init, jax.random.key(0))
+  numbers = sum(x.size for x in jax.tree.leaves(shapes))
   notes = [NOTES] + [
     f"`{name}` is not judged: its {', '.join(unlike)} is not the claims'."
     for name, unlike in others.items()
@@ -301,25 +283,23 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
     title=f"Geometric continuity, residual MLP, {size}",
     config=config,
     chances={"input": level, "output": level},
-    claims=[c for c in CLAIMS if c.condition not in others],
+    chance_share=chance_share(model["width"], numbers),
+    claims=[c for c in claims.CLAIMS if c.condition not in others],
+    groups=claims.GROUPS,
     notes="\n\n".join(notes),
   )
 
 
-def _unlike_claims(name: str, settings: dict[str, Any]) -> list[str]:
-  """What of a condition's settings is not what the claims about it are of."""
-  if name not in SETTING_OF:
-    return []
-  wanted = {**SETTING, "model": {**SETTING["model"], **SETTING_OF[name]}}
-  unlike = [
-    f"{section}.{key}"
-    for section, values in wanted.items()
-    for key, value in values.items()
-    if record.plain(settings[section][key]) != value
-  ]
-  if settings["train"]["num_steps"] < LEAST_STEPS:
-    unlike.append("train.num_steps")
-  return unlike
+NOTES = """\
+Reading the numbers. The cosine is |cos| between the leading singular vectors
+of adjacent layers, averaged over the pairs where both are defined (a matrix
+with s1 = s2 has none); v1 is the input side, u1 the output side. Chance is
+the mean |cos| of two random directions. `flat` is the cosine of the two whole
+matrices as long vectors, `s1/s2` the gap: a low v1 in a flat spectrum is not
+lost alignment. dW is W - W(0), `updates` in the files. Gradients are of fixed
+training examples. Spread is the sample standard deviation over seeds. The
+paper's initialisation, learning rate, batch and number of steps were not at
+hand, so agreement of numbers is not agreement of protocol."""
 
 
 def _how(section: dict[str, Any]) -> dict[str, Any]:
@@ -337,13 +317,7 @@ def _run_condition(
   *,
   profile: bool,
 ) -> None:
-  num_steps = settings["train"]["num_steps"]
-  source = order.Order(
-    num_examples=len(data.train.labels),
-    batch_size=settings["data"]["batch_size"],
-    seeds=settings["seeds"],
-    num_steps=num_steps,
-  )
+  source = _order(settings, data)
   run_condition(
     _setup(settings, data),
     condition=name,
@@ -355,17 +329,50 @@ def _run_condition(
     checkpoints=Checkpoints(
       workdir / "checkpoints" / name, **settings["checkpoint"]
     ),
-    meta=record.plain(
-      {
-        "data": data.fingerprint,
-        "order": source.fingerprint(),
-        "model": settings["model"],
-        "optim": settings["optim"],
-      }
-    ),
+    meta=_meta(settings, data),
     writer=writer,
     stop=stop,
     profile=workdir / "profile" / name if profile else None,
+  )
+
+
+def _measure_again(
+  name: str,
+  settings: dict[str, Any],
+  trained: dict[str, Any],
+  data: mnist.Mnist,
+  writer: record.Writer,
+) -> None:
+  directory = pathlib.Path(settings["checkpoints_of"]).expanduser()
+  measure_checkpoints(
+    _setup(settings, data),
+    _setup(trained, data),
+    condition=name,
+    seeds=settings["seeds"],
+    directory=directory / "checkpoints" / name,
+    meta=_meta(settings, data),
+    writer=writer,
+  )
+
+
+def _order(settings: dict[str, Any], data: mnist.Mnist) -> order.Order:
+  return order.Order(
+    num_examples=len(data.train.labels),
+    batch_size=settings["data"]["batch_size"],
+    seeds=settings["seeds"],
+    num_steps=settings["train"]["num_steps"],
+  )
+
+
+def _meta(settings: dict[str, Any], data: mnist.Mnist) -> dict[str, Any]:
+  """What a checkpoint is of, besides what its arrays say."""
+  return record.plain(
+    {
+      "data": data.fingerprint,
+      "order": _order(settings, data).fingerprint(),
+      "model": settings["model"],
+      "optim": settings["optim"],
+    }
   )
 
 
@@ -376,8 +383,12 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
   num_steps = settings["train"]["num_steps"]
   # Fixed, the same for every seed; the data's own order is no sample.
   chosen = np.random.default_rng(0).permutation(len(data.train.labels))
-  chosen = chosen[: settings["probe"]["num_examples"]]
-  gradients = partial(probe_gradients, loss, _batch(data.train, chosen))
+
+  def fixed(count: int) -> dict[str, np.ndarray]:
+    return _batch(data.train, chosen[:count])
+
+  examples = fixed(settings["data"]["probe_examples"])
+  gradients = partial(probe_gradients, loss, examples)
   sections = {
     name: settings[name]
     for name in ("probe", "full_probe")
@@ -389,30 +400,41 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
       log_and_every(
         per_decade=section["per_decade"],
         every=section["every"],
+        first=section["first"],
         num_steps=num_steps,
       ),
       probing.make_probe(gradients, "hidden", **_how(section)),
     )
     for section in sections.values()
   ]
-  at = log_and_every(
-    per_decade=0, every=settings["eval"]["every"], num_steps=num_steps
-  )
+  every = partial(log_and_every, per_decade=0, num_steps=num_steps)
   evaluation = partial(evaluate, model, _batch(data.test))
-  stacks = {s for section in sections.values() for s in section["stacks"]}
+  measures.append(
+    Measure("eval", every(every=settings["eval"]["every"]), evaluation)
+  )
+  around = settings["orbit"]
+  if around["angles"]:
+    batch = fixed(around["examples"])
+    turns = turning.rotations(
+      settings["model"]["width"], around["angles"], around["generators"]
+    )
+    of = turning.make_orbit(lambda p: loss(p, batch)[0], "hidden", turns)
+    measures.append(Measure("orbit", every(every=around["every"]), of))
+  baseline = baselines.baseline(**settings["optim"])
+  tx = _observed(baseline, _stacks(settings), bool(around["angles"]))
   return Setup(
     init=model.init,
     loss=loss,
-    tx=_observed(baselines.baseline(**settings["optim"]), stacks),
+    tx=tx,
     reference=partial(probing.reference_of, projection="hidden"),
-    measures=[*measures, Measure("eval", at, evaluation)],
+    measures=measures,
   )
 
 
 def _observed(
-  tx: optax.GradientTransformation, stacks: set[str]
+  tx: optax.GradientTransformation, stacks: set[str], orbits: bool
 ) -> optax.GradientTransformation:
-  """The optimizer, with links that remember what probes ask for."""
+  """The optimizer, with links that remember what measurements ask for."""
 
   def hidden(params: Params) -> Array:
     return roles.stacks(params)["hidden"]
@@ -422,6 +444,8 @@ def _observed(
     links.insert(0, observe.sum_of("gradient_sum", hidden))
   if "optimizer_updates" in stacks:
     links.append(observe.last("optimizer_updates", hidden))
+  if orbits:
+    links.append(observe.last(turning.LAST_STEP))
   return optax.chain(*links)
 
 
@@ -429,20 +453,6 @@ def _batch(
   split: mnist.Split, rows: Any = slice(None)
 ) -> dict[str, np.ndarray]:
   return {"images": split.images[rows], "labels": split.labels[rows]}
-
-
-def classification_loss(
-  model: Model, params: Params, batch: dict[str, Array]
-) -> tuple[Float[Array, ""], dict[str, Array]]:
-  """Mean cross-entropy in nats; accuracy and taps beside it.
-
-  `images` `(batch, pixels)` are bytes, given to the model as 0 to 1.
-  """
-  logits, taps = model.apply(params, batch["images"] / jnp.float32(255))
-  labels = batch["labels"]
-  loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-  accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == labels)
-  return jnp.mean(loss), {"accuracy": accuracy, **taps}
 
 
 def probe_gradients(

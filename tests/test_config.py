@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import continuity_mlp
+from experiments import continuity_claims, continuity_mlp
 from geom import config as cfg
 from geom import record
 
@@ -143,8 +143,8 @@ def test_the_near_key_of_the_section_comes_before_one_elsewhere():
     ("eval.every=0", "should be greater than or equal to 1, got 0"),
     ("probe.every=0", "should be greater than or equal to 1, got 0"),
     ("probe.per_decade=-1", "should be greater than or equal to 0, got -1"),
-    ("probe.num_examples=0", "should be greater than or equal to 1, got 0"),
-    ("probe.num_examples=60001", "should be less than or equal to 60000"),
+    ("data.probe_examples=0", "should be greater than or equal to 1, got 0"),
+    ("data.probe_examples=60001", "should be less than or equal to 60000"),
     ("checkpoint.every=0", "should be greater than or equal to 1, got 0"),
     ("checkpoint.keep=0", "should be greater than or equal to 1, got 0"),
     ("checkpoint.keep_every=0", "should be greater than or equal to 1, got 0"),
@@ -221,7 +221,7 @@ def test_a_pair_of_a_config_file_with_a_number_that_is_none(value):
     ("eval.every=1", 1),
     ("probe.every=10", 10),
     ("probe.per_decade=0", 0),
-    ("probe.num_examples=60000", 60_000),
+    ("data.probe_examples=60000", 60_000),
     ("checkpoint.every=None", None),
     ("checkpoint.keep_every=7", 7),
     ("seeds=4", (4,)),
@@ -772,14 +772,14 @@ def claims_unlike(variant, **changes):
     cfg.override(config, path.replace("__", "."), value)
   checked = continuity_mlp.check(config)
   return {
-    name: continuity_mlp._unlike_claims(
+    name: continuity_claims.unlike(
       name, continuity_mlp._changed(checked, change)
     )
     for name, change in checked["conditions"].items()
   }
 
 
-@pytest.mark.parametrize("variant", ["short", "long", "radial"])
+@pytest.mark.parametrize("variant", ["short", "long", "paper", "optimizers"])
 def test_the_claims_are_about_the_main_job(variant):
   assert not any(claims_unlike(variant).values())
 

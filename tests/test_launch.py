@@ -23,7 +23,7 @@ RELU = "--config=configs/resmlp.py:relu"
 TINY = (
   "--config.model.width=16",
   "--config.model.depth=3",
-  "--config.probe.num_examples=64",
+  "--config.data.probe_examples=64",
   "--config.probe.every=None",
   "--config.eval.every=None",
   "--config.train.num_steps=100",

@@ -1,12 +1,18 @@
 """A paper's claims beside our numbers, judged by rules fixed before the run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from geom.record import Row
 from geom.report import series
+
+# (rows, condition) -> the step it is of, None if of several, and a value a
+# seed, NaN where there is none; or None where the run has nothing to say.
+Found = tuple[int | None, Float[np.ndarray, " seed"]] | None
+Quantity = Callable[[Sequence[Row], str], Found]
 
 
 class Claim(NamedTuple):
@@ -15,58 +21,119 @@ class Claim(NamedTuple):
   Attributes:
     text: the claim, in a line.
     paper: what the paper reports, as it reports it.
-    condition: where to look, with `kind`, `key` and `at`.
-    kind: of row, `probe` or `eval`.
-    key: the quantity, a scalar.
-    at: `first` or `last` step that has it.
-    low: the claim holds for a seed whose value is in [low, high].
-    high: likewise.
+    trial: what an earlier trial of ours saw.
+    condition: where to look.
+    quantity: at what.
+    low: the claim holds for a seed whose value is at least this; None: no
+      bound.
+    high: likewise, at most.
+    chance: the value that chance alone gives, if it has one.
   """
 
   text: str
   paper: str
+  trial: str
   condition: str
-  kind: str
-  key: str
-  at: str
-  low: float
-  high: float
+  quantity: Quantity
+  low: float | None = None
+  high: float | None = None
+  chance: float | None = None
 
 
 class Judged(NamedTuple):
   """A claim with what was seen: a mean, a spread, seeds, a verdict."""
 
   claim: Claim
-  step: int
+  step: int | None
   mean: float
   spread: float
   seeds: int
   verdict: str
 
 
+def first(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
+  """A number at the first step that has it; of a list, the mean of a part."""
+  return lambda rows, name: _at(rows, name, kind, key, "first", part)
+
+
+def last(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
+  """Likewise at the last step; a seed that failed has none."""
+  return lambda rows, name: _at(rows, name, kind, key, "last", part)
+
+
+def largest(key: str, kind: str) -> Quantity:
+  """The largest absolute value of a list at the last step."""
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    found = series.values_at(rows, name, kind, key, "last")
+    return found and (found[0], np.abs(found[1]).max(axis=-1))
+
+  return quantity
+
+
+def highest(key: str) -> Quantity:
+  """The highest value that each seed ever had at a probe."""
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    found = series.curve(rows, name, "probe", key)
+    return found and (None, np.fmax.reduce(found.values, axis=1))
+
+  return quantity
+
+
+def crossing(x: str, y: str, level: float) -> Quantity:
+  """The x, by interpolation, at which y first reaches a level."""
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    found = series.crossings(rows, name, x, y, level)
+    return None if found is None else (None, found)
+
+  return quantity
+
+
+def _at(
+  rows: Sequence[Row],
+  condition: str,
+  kind: str,
+  key: str,
+  at: str,
+  part: slice | None,
+) -> Found:
+  found = series.values_at(rows, condition, kind, key, at)
+  if found is None:
+    return None
+  step, values = found
+  return step, values if part is None else values[:, part].mean(axis=-1)
+
+
 def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:
   """The verdict on a claim, or None where the run has nothing to say.
 
-  `reproduces` if every seed is within the bounds, `does not reproduce` if
-  none is, else `undecided`. Seeds that failed do not count at the last step.
+  `reproduces` if every seed is within the bounds and so are mean +- 2
+  standard deviations, `does not reproduce` if all of these are outside of
+  them, on one side, else `undecided`. Seeds that failed do not count.
   """
-  found = series.values_at(
-    rows, claim.condition, claim.kind, claim.key, claim.at
-  )
+  found = claim.quantity(rows, claim.condition)
   if found is None:
     return None
   step, values = found
   mean, spread, n = series.mean_spread(values)
-  values = values[np.isfinite(values)]
-  holds = (values >= claim.low) & (values <= claim.high)
-  if not len(values):
+  failed = series.failures(rows, claim.condition)
+  if not n:
     verdict = "undecided"
-  elif holds.all():
-    verdict = "reproduces"
-  elif not holds.any():
-    verdict = "does not reproduce"
+    if failed and len(failed) == len(values):
+      verdict += f" (diverged at step {max(failed.values())})"
   else:
-    verdict = "undecided"
+    band = 2 * np.nan_to_num(spread) * np.array([-1, 1])
+    seen = np.concatenate([values[np.isfinite(values)], mean + band])
+    low = -np.inf if claim.low is None else claim.low
+    high = np.inf if claim.high is None else claim.high
+    if np.all((low <= seen) & (seen <= high)):
+      verdict = "reproduces"
+    elif np.all(seen < low) or np.all(seen > high):
+      verdict = "does not reproduce"
+    else:
+      verdict = "undecided"
   return Judged(claim, step, float(mean), float(spread), int(n), verdict)
 
 
@@ -74,21 +141,35 @@ def number(value: Any, digits: int = 3) -> str:
   """A number for a table; a dash where there is none."""
   if value is None or not np.isfinite(value):
     return "–"
+  if 0 < abs(value) < 10.0**-digits:
+    return f"{value:.0e}"
   return f"{value:.{digits}f}"
+
+
+def bounds(claim: Claim) -> str:
+  """The rule of a claim as one reads it."""
+  if claim.low is None:
+    return f"≤ {claim.high:g}"
+  if claim.high is None:
+    return f"≥ {claim.low:g}"
+  return f"in [{claim.low:g}, {claim.high:g}]"
 
 
 def table(claims: Sequence[Claim], rows: Sequence[Row]) -> str:
   """The claims that the run can judge, as a Markdown table."""
   lines = [
-    "| claim | paper | ours (mean ± sd) | seeds | step | rule | verdict |",
-    "| --- | --- | --- | --- | --- | --- | --- |",
+    "| claim | paper | earlier trial | ours (mean ± sd) | chance | seeds "
+    "| step | rule | verdict |",
+    "| --- " * 9 + "|",
   ]
   for claim in claims:
     judged = judge(claim, rows)
     if judged is not None:
+      step = "–" if judged.step is None else judged.step
       lines.append(
-        f"| {claim.text} | {claim.paper} | {number(judged.mean)} ± "
-        f"{number(judged.spread)} | {judged.seeds} | {judged.step} | "
-        f"in [{claim.low:g}, {claim.high:g}] | **{judged.verdict}** |"
+        f"| {claim.text} | {claim.paper} | {claim.trial} "
+        f"| {number(judged.mean)} ± {number(judged.spread)} "
+        f"| {number(claim.chance)} | {judged.seeds} | {step} "
+        f"| {bounds(claim)} | **{judged.verdict}** |"
       )
   return "\n".join(lines)

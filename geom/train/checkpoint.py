@@ -7,6 +7,7 @@ off) is set aside in favour of the one before.
 
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import grain
@@ -120,14 +121,10 @@ class Checkpoints:
     return self.manager.restore(step, args=args).meta
 
   def _read(self, step: int, like: State, data: grain.DatasetIterator) -> State:
-    abstract = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-      like,
-    )
     return self.manager.restore(
       step,
       args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(abstract),
+        state=ocp.args.StandardRestore(_abstract(like)),
         data=grain.checkpoint.CheckpointRestore(data),
       ),
     ).state
@@ -148,6 +145,50 @@ class Checkpoints:
       f"moved to {target}, going on from the one before",
       file=sys.stderr,
     )
+
+
+def saved_states(
+  directory: pathlib.Path, like: State, meta: Meta
+) -> Iterator[tuple[int, State]]:
+  """The complete checkpoints of a run, oldest first; changes nothing there.
+
+  Args:
+    directory: of the checkpoints.
+    like: a state of the same structure, with the shardings to restore onto.
+    meta: what the run is.
+
+  Raises:
+    ResumeError: there is none, or one is of another run, or damaged.
+  """
+  if not directory.is_dir():
+    raise ResumeError(f"no checkpoints in {directory}")
+  options = ocp.CheckpointManagerOptions(read_only=True)
+  args = ocp.args.Composite(
+    state=ocp.args.StandardRestore(_abstract(like)), meta=ocp.args.JsonRestore()
+  )
+  with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
+    steps = sorted(manager.all_steps())
+    if not steps:
+      raise ResumeError(f"no checkpoints in {directory}")
+    for step in steps:
+      try:
+        found = manager.restore(step, args=args)
+      except Exception as error:  # Whatever a damaged file raises.
+        raise ResumeError(
+          f"{directory / str(step)} cannot be read: {_first_line(error)}"
+        ) from None
+      if found.meta != meta:
+        changed = ", ".join(record.differing(found.meta, meta, "run"))
+        raise ResumeError(
+          f"{directory / str(step)} is of another run; it differs in {changed}"
+        )
+      yield step, found.state
+
+
+def _abstract(like: State) -> State:
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like
+  )
 
 
 def _first_line(error: Exception) -> str:

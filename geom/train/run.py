@@ -15,7 +15,12 @@ import optax
 from geom import record
 from geom.data import order
 from geom.models.base import Params
-from geom.train.checkpoint import Checkpoints, Meta, ResumeError
+from geom.train.checkpoint import (
+  Checkpoints,
+  Meta,
+  ResumeError,
+  saved_states,
+)
 from geom.train.grid import Due
 from geom.train.loop import Finished, Measurement, failures, train
 from geom.train.progress import Progress
@@ -96,12 +101,7 @@ def run_condition(
   one = make_chunk(make_step(setup.loss, setup.tx), length)
   chunk = jax.jit(over_seeds(one), donate_argnums=0)
 
-  def start(key: Any) -> State:
-    params = setup.init(key)
-    return new_state(params, setup.tx, setup.reference(params))
-
-  keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-  state = jax.jit(lambda keys: jax.lax.map(start, keys))(keys)
+  state = start_states(setup, seeds)
   with contextlib.closing(checkpoints):
     saved = checkpoints.restore(state, data, meta)
     state = state if saved is None else saved
@@ -138,6 +138,63 @@ def run_condition(
         progress=progress,
         stop=stop,
       )
+
+
+def start_states(setup: Setup, seeds: Sequence[int]) -> State:
+  """The states of all seeds at step 0, stacked."""
+
+  def start(key: Any) -> State:
+    params = setup.init(key)
+    return new_state(params, setup.tx, setup.reference(params))
+
+  keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+  return jax.jit(lambda keys: jax.lax.map(start, keys))(keys)
+
+
+def measure_checkpoints(
+  setup: Setup,
+  trained: Setup,
+  *,
+  condition: str,
+  seeds: Sequence[int],
+  directory: pathlib.Path,
+  meta: Meta,
+  writer: record.Writer,
+) -> None:
+  """Takes the measures of a setup of the saved states of a run, afterwards.
+
+  Each measure sees every checkpoint once, oldest first, and keeps its own
+  reference from one to the next; when it is due plays no part.
+
+  Args:
+    setup: what to measure.
+    trained: the setup that the run was trained with; its links decide what
+      there is beside weights.
+    condition, seeds: of the run, and for the rows.
+    directory: its checkpoints.
+    meta: what the run is.
+    writer: where rows go; what it has of the condition is replaced.
+
+  Raises:
+    ResumeError: there is no checkpoint, or one is damaged or of another run.
+  """
+  writer.rewind(condition, -1, {})
+  like = start_states(trained, seeds)
+  reference = start_states(setup, seeds).reference
+  compiled = [(m.kind, _of_all(m.of)) for m in setup.measures]
+  for step, state in saved_states(directory, like, meta):
+    failed = failures(seeds, state)
+    for kind, of in compiled:
+      values, reference = of(state._replace(reference=reference))
+      values = jax.device_get(dict(values))
+      writer.write(
+        {"step": step, "kind": kind, "condition": condition, "seed": seed}
+        | {k: v[i] for k, v in values.items()}
+        for i, seed in enumerate(seeds)
+        if seed not in failed
+      )
+    print(f"{condition}: measured step {step}", file=sys.stderr)
+  writer.sync()
 
 
 @contextlib.contextmanager

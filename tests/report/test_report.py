@@ -4,10 +4,8 @@ import json
 
 import matplotlib.image
 import numpy as np
-import pytest
 
 from geom.report import continuity, series
-from geom.report.claims import Claim, judge, table
 
 NAN = None  # As metrics.jsonl has it.
 
@@ -65,50 +63,6 @@ def test_a_failed_seed_has_no_last_values():
   relu = series.summary([*ROWS, failure])["relu"]
   assert list(relu["per_seed"]) == ["0"]
   assert relu["failed"] == {"1": 5}
-
-
-def claim(condition="relu", at="first", low=0.0, high=0.2):
-  return Claim("text", "0.1", condition, "probe", "cos", at, low, high)
-
-
-@pytest.mark.parametrize(
-  "given, verdict",
-  [
-    (claim(low=0.1, high=0.3), "reproduces"),
-    (claim(high=0.05), "does not reproduce"),
-    (claim(low=0.4, high=1.0), "does not reproduce"),
-    (claim(high=0.2), "undecided"),
-    (claim(at="last", low=0.9, high=1.0), "reproduces"),
-  ],
-)
-def test_a_verdict_asks_every_seed(given, verdict):
-  assert judge(given, ROWS).verdict == verdict
-
-
-def test_a_claim_without_numbers_is_not_judged():
-  assert judge(claim("gelu"), ROWS) is None
-  rows = [probe("relu", 0, 0, NAN)]
-  assert judge(claim(), rows).verdict == "undecided"
-  assert "text" not in table([claim("gelu")], ROWS)
-  assert "**undecided**" in table([claim()], ROWS)
-  assert "0.200 ± 0.141 | 2 | 0 |" in table([claim()], ROWS)
-
-
-def test_a_seed_that_failed_has_no_result_at_the_last_step():
-  failure = {
-    "step": 5, "kind": "event", "condition": "relu", "seed": 0,
-    "event": "not finite",
-  }  # fmt: skip
-  rows = [*ROWS, failure]
-  step, last = series.values_at(rows, "relu", "probe", "cos", "last")
-  assert step == 9
-  assert np.isnan(last).all()  # Seed 1 has NaN there.
-  _, first = series.values_at(rows, "relu", "probe", "cos", "first")
-  np.testing.assert_array_equal(first, [0.1, 0.3])
-  given = claim(at="last", low=0.9, high=1.0)
-  assert judge(given, ROWS).verdict == "reproduces"
-  assert judge(given, rows).verdict == "undecided"
-  assert judge(claim(low=0.1, high=0.3), rows).verdict == "reproduces"
 
 
 def test_a_report_is_written_from_rows_alone(tmp_path):

@@ -1,0 +1,232 @@
+"""What arXiv 2605.04971 claims of a residual MLP, and when we agree.
+
+The bounds were set before the run that they judge, after an earlier trial
+(one or three seeds, 9000 training digits) whose numbers stand beside them. The
+paper's initialisation, learning rate, batch and number of steps were not known
+to us: agreement of numbers is not agreement of protocol.
+"""
+
+from typing import Any
+
+from geom import record
+from geom.probes.continuity import chance_cosine
+from geom.report.claims import Claim, crossing, first, highest, largest, last
+
+# The setting that the rules of the claims are for; others are not judged.
+SETTING = {
+  "model": {
+    "width": 256, "depth": 16, "form": "post", "norm": "none", "bias": False,
+    "radius": 1.0, "residual": True, "init": "scaled", "gain": 0.1,
+    "activation": "relu",
+  },
+  "optim": {
+    "name": "adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8,
+    "momentum": None, "adam_lr": None,
+  },
+  "data": {"batch_size": 64},
+}  # fmt: skip
+LEAST_STEPS = 464
+NO_ADAM = {"betas": None, "eps": None}
+NONE = {"activation": "identity"}
+# What each condition changes in it.
+MODELS = {
+  "relu": {},
+  "gelu": {"activation": "gelu"},
+  "silu": {"activation": "silu"},
+  "none": NONE,
+  "radial": {"activation": "radial"},
+  "radial_10": {"activation": "radial", "radius": 10.0},
+  "radial_30": {"activation": "radial", "radius": 30.0},
+  "nores_relu": {"residual": False, "init": "he"},
+  "nores_none": {**NONE, "residual": False, "gain": 1.0},
+  "layernorm_none": {**NONE, "norm": "layernorm"},
+  "layernorm_relu": {"norm": "layernorm"},
+  "rmsnorm_none": {**NONE, "norm": "rmsnorm"},
+  "rmsnorm_relu": {"norm": "rmsnorm"},
+  "relu_pre": {"form": "pre"},
+  "relu_gain_0.01": {"gain": 0.01},
+  "relu_gain_0.3": {"gain": 0.3},
+  "relu_gain_1": {"gain": 1.0},
+  "none_gain_0.01": {**NONE, "gain": 0.01},
+  "none_gain_0.577": {**NONE, "gain": 0.577},
+  "none_sgd": NONE,
+}
+OPTIMIZERS = {
+  "adam": {},
+  "adam_b1_0": {"betas": [0.0, 0.999]},
+  "adam_b2_0": {"betas": [0.9, 0.0]},
+  "adam_b2_0_eps": {"betas": [0.9, 0.0], "eps": 1e-4, "lr": 3e-4},
+  "adam_b1_0_b2_0": {"betas": [0.0, 0.0], "lr": 3e-4},
+  "sign": {"name": "sign", "lr": 3e-4, **NO_ADAM},
+  "sgd": {"name": "sgd", "lr": 0.1, **NO_ADAM},
+  "muon": {
+    "name": "muon", "lr": 0.003, "momentum": 0.95, "adam_lr": 1e-3,
+    "eps": None,
+  },
+  "none_sgd": {"name": "sgd", "lr": 0.01, **NO_ADAM},
+}  # fmt: skip
+
+GROUPS = {
+  "Activation and residual": (
+    "relu", "gelu", "silu", "none", "radial", "radial_10", "radial_30",
+    "nores_relu", "nores_none", "relu_pre",
+  ),
+  "Normalisation": (
+    "relu", "none", "layernorm_relu", "layernorm_none", "rmsnorm_relu",
+    "rmsnorm_none",
+  ),
+  "Initial scale": (
+    "relu_gain_0.01", "adam", "relu_gain_0.3", "relu_gain_1",
+    "none_gain_0.01", "none_gain_0.577",
+  ),
+  "Optimizers": (
+    "adam", "adam_b1_0", "adam_b2_0", "adam_b2_0_eps", "adam_b1_0_b2_0",
+    "sign", "sgd", "muon", "none_sgd",
+  ),
+}  # fmt: skip
+
+CHANCE = chance_cosine(256)
+V1, U1 = "weights/cos_input_mean", "weights/cos_output_mean"
+GRAD_V1, GRAD_U1 = "gradients/cos_input_mean", "gradients/cos_output_mean"
+OTHERS = "weights/same_index_input", slice(1, 5)
+SPECTRAL, FROBENIUS = "dominance/spectral_mean", "dominance/frobenius_mean"
+
+
+def _cos(
+  text: str,
+  paper: str,
+  trial: str,
+  condition: str,
+  quantity: Any,
+  low: float | None = None,
+  high: float | None = None,
+) -> Claim:
+  """A claim about |cos|, with its chance level."""
+  return Claim(text, paper, trial, condition, quantity, low, high, CHANCE)
+
+
+CLAIMS = (
+  # Residual connections make gradients coherent.
+  _cos("Res+ReLU: gradients coherent at step 0 (v1)", "high", ".98",
+       "relu", first(GRAD_V1), 0.8),
+  _cos("Res+None: gradients coherent at step 0 (v1)", "0.93", ".98",
+       "none", first(GRAD_V1), 0.88),
+  _cos("... with gain .01", "0.93", "1.0",
+       "none_gain_0.01", first(GRAD_V1), 0.88),
+  _cos("... with gain .577", "0.93", ".86",
+       "none_gain_0.577", first(GRAD_V1), 0.8),
+  _cos("NoRes+ReLU: gradients at chance (v1)", "about 0.05", ".37",
+       "nores_relu", first(GRAD_V1), high=0.1),
+  _cos("NoRes+ReLU: gradients at chance (u1)", "about 0.05", ".055",
+       "nores_relu", first(GRAD_U1), high=0.1),
+  _cos("NoRes+None: gradients at chance (v1)", "about 0.05", ".04",
+       "nores_none", first(GRAD_V1), high=0.1),
+  _cos("NoRes+None: gradients at chance (u1)", "about 0.05", ".04",
+       "nores_none", first(GRAD_U1), high=0.1),
+  # Weights, with both conditions met.
+  _cos("Res+ReLU: weights continuous (v1)", "high", ".96 at step 464",
+       "relu", last(V1), 0.8),
+  _cos("Res+ReLU: weights continuous (u1)", "high", ".89 at step 464",
+       "relu", last(U1), 0.8),
+  _cos("Res+GELU: weights continuous (v1)", "high", ".97 at step 464",
+       "gelu", last(V1), 0.8),
+  _cos("Res+SiLU: weights continuous (v1)", "high", ".97 at step 464",
+       "silu", last(V1), 0.8),
+  _cos("NoRes+ReLU: weights do not become continuous (v1)", "about chance",
+       ".053 at step 100", "nores_relu", last(V1), high=0.15),
+  _cos("NoRes+None: weights do not become continuous (v1)", "about chance",
+       "–", "nores_none", last(V1), high=0.15),
+  # No frame: formed, then lost.
+  _cos("Res+None: weight continuity forms at first (v1, its highest)", "yes",
+       ".97 by step 50", "none", highest(V1), 0.8),
+  _cos("Res+None: and is lost (v1)", "0.22", ".20 at step 5500",
+       "none", last(V1), 0.12, 0.32),
+  _cos("Res+None: while gradients stay coherent (v1)", "0.93", ".947",
+       "none", last(GRAD_V1), 0.8),
+  Claim("Res+None: and its test loss healthy (nats)", "–", "diverged later",
+        "none", last("loss", "eval"), high=0.5),
+  _cos("Res+Radial: lost likewise (v1)", "about 0.22", ".95 at step 464",
+       "radial", last(V1), 0.12, 0.32),
+  _cos("... kept in its curved range, radius 10", "about 0.22", "–",
+       "radial_10", last(V1), 0.12, 0.32),
+  _cos("... radius 30", "about 0.22", "–",
+       "radial_30", last(V1), 0.12, 0.32),
+  # Order of events, and what must dominate.
+  _cos("Res+ReLU: weights at chance at step 0 (v1)", "at chance", "–",
+       "relu", first(V1), high=0.1),
+  Claim("Res+ReLU: v1 crosses .5 when dW dominates W(0), spectral norms",
+        "about 1", ".75 to 1.04", "relu", crossing(SPECTRAL, V1, 0.5),
+        0.5, 1.3),
+  Claim("... Frobenius norms", "about 1", ".13 to .34", "relu",
+        crossing(FROBENIUS, V1, 0.5), 0.5, 1.3),
+  _cos("Res+ReLU: weights take over v1 of what training added", "high", "–",
+       "relu", last("transfer/updates_input_mean"), 0.8),
+  # Activation against normalisation.
+  _cos("Res+ReLU: one direction carries it (index 2 to 5, v)", "low",
+       ".45, .28, ...", "relu", last(OTHERS[0], part=OTHERS[1]), high=0.5),
+  _cos("LayerNorm spreads it over directions (index 2 to 5, v)", "high",
+       ".77, .76, .74", "layernorm_none", last(OTHERS[0], part=OTHERS[1]),
+       0.5),
+  _cos("Control: RMSNorm, which has no axes, does not (index 2 to 5, v)",
+       "–", "spreads as much", "rmsnorm_none",
+       last(OTHERS[0], part=OTHERS[1]), high=0.5),
+  _cos("LayerNorm+ReLU: v1 dominates (v1)", "high", ".50",
+       "layernorm_relu", last(V1), 0.8),
+  # Not an artefact of the initial scale or the optimizer.
+  *(_cos(f"Res+ReLU, initial gain {gain}: weights continuous (v1)", "high",
+         "–", f"relu_gain_{gain}", last(V1), 0.5)
+    for gain in ("0.01", "0.3", "1")),
+  *(_cos(f"Res+ReLU, {name}: weights continuous (v1)", "high", trial,
+         condition, last(V1), 0.5)
+    for condition, name, trial in (
+      ("adam", "Adam", ".96"),
+      ("adam_b1_0", "Adam with beta1 = 0", "–"),
+      ("adam_b2_0", "Adam with beta2 = 0", "NaN"),
+      ("adam_b2_0_eps", "Adam with beta2 = 0, eps 1e-4", "–"),
+      ("adam_b1_0_b2_0", "Adam with beta1 = beta2 = 0", ".78"),
+      ("sign", "sign descent", "–"),
+      ("sgd", "SGD", "–"),
+      ("muon", "Muon", "–"),
+    )),
+  # The mechanism: orbits of rotations.
+  *(Claim(f"{name}: loss flat when the stream is turned (nats)", "flat", "–",
+          condition, largest("orbit/stream", "orbit"), high=1e-3)
+    for condition, name in (
+      ("none", "Res+None"), ("radial", "Res+Radial"),
+      ("rmsnorm_none", "RMSNorm"),
+    )),
+  *(Claim(f"{name}: loss not flat when the stream is turned (nats)",
+          "not flat", "–", condition, largest("orbit/stream", "orbit"), 0.1)
+    for condition, name in (("relu", "Res+ReLU"), ("layernorm_none",
+                                                   "LayerNorm"))),
+  Claim("NoRes+None: loss flat when one layer's frame is turned (nats)",
+        "flat", "–", "nores_none", largest("orbit/between", "orbit"),
+        high=1e-3),
+  Claim("Res+None: loss not flat when one layer's frame is turned (nats)",
+        "not flat", "–", "none", largest("orbit/between", "orbit"), 0.1),
+  Claim("Res+None: Adam's steps drift along the orbit (share; chance .026)",
+        "drift", "–", "none", last("orbit/drift_share", "orbit"), 0.052),
+  Claim("Control, Res+None with SGD: its steps do not (share)", "–", "–",
+        "none_sgd", last("orbit/drift_share", "orbit"), high=1e-3),
+)  # fmt: skip
+
+
+def unlike(name: str, settings: dict[str, Any]) -> list[str]:
+  """What of a condition's settings is not what the claims about it are of."""
+  if name not in MODELS and name not in OPTIMIZERS:
+    return []
+  wanted = {
+    **SETTING,
+    "model": {**SETTING["model"], **MODELS.get(name, {})},
+    "optim": {**SETTING["optim"], **OPTIMIZERS.get(name, {})},
+  }
+  found = [
+    f"{section}.{key}"
+    for section, values in wanted.items()
+    for key, value in values.items()
+    if record.plain(settings[section][key]) != value
+    and not (key == "gain" and wanted["model"]["init"] == "he")
+  ]
+  if settings["train"]["num_steps"] < LEAST_STEPS:
+    found.append("train.num_steps")
+  return found
