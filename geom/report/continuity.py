@@ -7,7 +7,7 @@ from typing import Any
 from geom import record
 from geom.record import Row
 from geom.report import claims as claims_of
-from geom.report import figures, series
+from geom.report import continuity_figures, figures, series
 from geom.report.claims import Claim, number
 
 COLUMNS = {
@@ -47,11 +47,13 @@ def write_report(
   Returns:
     Condition -> seed -> step of a loss or gradient that was not finite.
   """
+  names = series.conditions(rows)
   drawn = {
-    "continuity": figures.continuity(rows, chances, title),
-    "layer_pairs": figures.layer_pairs(rows, chances),
-    "context": figures.context(rows),
+    "continuity": continuity_figures.continuity(rows, chances, title, names),
+    "layer_pairs": continuity_figures.layer_pairs(rows, chances, names),
+    "context": continuity_figures.context(rows, names),
   }
+  drawn = {name: figure for name, figure in drawn.items() if figure is not None}
   for name, figure in drawn.items():
     figures.save(figure, workdir / "figures" / f"{name}.png")
   summary = series.summary(rows)
