@@ -40,11 +40,11 @@ CONDITIONS = {
 }
 FAMILIES = {
   "init_gain": {
-    "relu_gain_0.01": {"model": {**RELU, "gain": 0.01}},
-    "relu_gain_0.3": {"model": {**RELU, "gain": 0.3}},
-    "relu_gain_1": {"model": {**RELU, "gain": 1.0}},
-    "none_gain_0.01": {"model": {**NONE, "gain": 0.01}},
-    "none_gain_0.577": {"model": {**NONE, "gain": 0.577}},
+    "relu_gain_small": {"model": {**RELU, "gain": 0.01}},
+    "relu_gain_mid": {"model": {**RELU, "gain": 0.3}},
+    "relu_gain_large": {"model": {**RELU, "gain": 1.0}},
+    "none_gain_small": {"model": {**NONE, "gain": 0.01}},
+    "none_gain_large": {"model": {**NONE, "gain": 0.577}},
   },
   # Learning rates: the best test accuracy of seed 7 at step 464 out of a
   # decade's three.
@@ -64,7 +64,7 @@ FAMILIES = {
     },
   },
 }
-for name, change in FAMILIES["optimizers"].items():
+for change in FAMILIES["optimizers"].values():
   change.setdefault("model", RELU)
 ALL = {**CONDITIONS, **FAMILIES["init_gain"], **FAMILIES["optimizers"]}
 CONTRAST = ("relu", "none", "nores_relu", "nores_none")

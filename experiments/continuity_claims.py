@@ -44,11 +44,11 @@ MODELS = {
   "rmsnorm_none": {**NONE, "norm": "rmsnorm"},
   "rmsnorm_relu": {"norm": "rmsnorm"},
   "relu_pre": {"form": "pre"},
-  "relu_gain_0.01": {"gain": 0.01},
-  "relu_gain_0.3": {"gain": 0.3},
-  "relu_gain_1": {"gain": 1.0},
-  "none_gain_0.01": {**NONE, "gain": 0.01},
-  "none_gain_0.577": {**NONE, "gain": 0.577},
+  "relu_gain_small": {"gain": 0.01},
+  "relu_gain_mid": {"gain": 0.3},
+  "relu_gain_large": {"gain": 1.0},
+  "none_gain_small": {**NONE, "gain": 0.01},
+  "none_gain_large": {**NONE, "gain": 0.577},
   "none_sgd": NONE,
 }
 OPTIMIZERS = {
@@ -76,8 +76,8 @@ GROUPS = {
     "rmsnorm_none",
   ),
   "Initial scale": (
-    "relu_gain_0.01", "adam", "relu_gain_0.3", "relu_gain_1",
-    "none_gain_0.01", "none_gain_0.577",
+    "relu_gain_small", "adam", "relu_gain_mid", "relu_gain_large",
+    "none_gain_small", "none_gain_large",
   ),
   "Optimizers": (
     "adam", "adam_b1_0", "adam_b2_0", "adam_b2_0_eps", "adam_b1_0_b2_0",
@@ -112,9 +112,9 @@ CLAIMS = (
   _cos("Res+None: gradients coherent at step 0 (v1)", "0.93", ".98",
        "none", first(GRAD_V1), 0.88),
   _cos("... with gain .01", "0.93", "1.0",
-       "none_gain_0.01", first(GRAD_V1), 0.88),
+       "none_gain_small", first(GRAD_V1), 0.88),
   _cos("... with gain .577", "0.93", ".86",
-       "none_gain_0.577", first(GRAD_V1), 0.8),
+       "none_gain_large", first(GRAD_V1), 0.8),
   _cos("NoRes+ReLU: gradients at chance (v1)", "about 0.05", ".37",
        "nores_relu", first(GRAD_V1), high=0.1),
   _cos("NoRes+ReLU: gradients at chance (u1)", "about 0.05", ".055",
@@ -174,8 +174,8 @@ CLAIMS = (
        "layernorm_relu", last(V1), 0.8),
   # Not an artefact of the initial scale or the optimizer.
   *(_cos(f"Res+ReLU, initial gain {gain}: weights continuous (v1)", "high",
-         "–", f"relu_gain_{gain}", last(V1), 0.5)
-    for gain in ("0.01", "0.3", "1")),
+         "–", f"relu_gain_{size}", last(V1), 0.5)
+    for size, gain in (("small", ".01"), ("mid", ".3"), ("large", "1"))),
   *(_cos(f"Res+ReLU, {name}: weights continuous (v1)", "high", trial,
          condition, last(V1), 0.5)
     for condition, name, trial in (

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("train", "eval", "probe", "event")
+KINDS = ("train", "eval", "probe", "orbit", "event")
 Row = dict[str, Any]
 
 

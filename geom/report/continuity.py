@@ -11,7 +11,9 @@ from geom.record import Row
 from geom.report import claims as claims_of
 from geom.report import continuity_figures as draw
 from geom.report import diagnosis, figures, series
+from geom.report.ablation_figure import ablation
 from geom.report.claims import Claim, number
+from geom.report.crossing_figure import crossing
 
 COLUMNS = {
   "gradients v1, step 0": ("probe", "gradients/cos_input_mean", "first"),
@@ -175,14 +177,14 @@ def _draw(
       f"continuity{tail}": draw.continuity(rows, chances, name, names),
       f"layer_pairs{tail}": draw.layer_pairs(rows, chances, names),
       f"same_index{tail}": draw.same_index(rows, chances, names),
-      f"crossing{tail}": draw.crossing(rows, names),
+      f"crossing{tail}": crossing(rows, chances, names),
       f"transfer{tail}": draw.transfer(rows, chances, names),
       f"orbits{tail}": draw.orbits(
         rows, config["orbit"]["angles"], names, chance_share
       ),
       f"context{tail}": draw.context(rows, names),
     }
-  drawn["ablation"] = draw.ablation(rows, series.conditions(rows), PICTURE)
+  drawn["ablation"] = ablation(rows, chances, series.conditions(rows), PICTURE)
   return {name: f for name, f in drawn.items() if f is not None}
 
 

@@ -77,6 +77,52 @@ def values_at(
   return int(found.steps[i]), values
 
 
+def crossing(
+  x: Float[np.ndarray, " step"], y: Float[np.ndarray, " step"], level: float
+) -> float:
+  """The x at which y first reaches a level from below, NaN if it never does.
+
+  Points where x or y is not finite are left out; between the two that are
+  left on either side of the level, x is interpolated linearly. A y that is at
+  the level or above from the start counts only once it has been below.
+  """
+  defined = np.isfinite(x) & np.isfinite(y)
+  x, y = x[defined], y[defined]
+  reached = np.flatnonzero((y[:-1] < level) & (y[1:] >= level))
+  if not len(reached):
+    return float("nan")
+  i = reached[0]
+  share = (level - y[i]) / (y[i + 1] - y[i])
+  return float(x[i] + share * (x[i + 1] - x[i]))
+
+
+def path(
+  rows: Sequence[Row], condition: str, x_key: str, y_key: str
+) -> (
+  tuple[Float[np.ndarray, "seed step"], Float[np.ndarray, "seed step"]] | None
+):
+  """Two numbers of probes at the steps that have both, in order of steps."""
+  x = curve(rows, condition, "probe", x_key)
+  y = curve(rows, condition, "probe", y_key)
+  if x is None or y is None:
+    return None
+  _, in_x, in_y = np.intersect1d(x.steps, y.steps, return_indices=True)
+  return x.values[:, in_x], y.values[:, in_y]
+
+
+def crossings(
+  rows: Sequence[Row], condition: str, x_key: str, y_key: str, level: float
+) -> Float[np.ndarray, " seed"] | None:
+  """`crossing` of two numbers of probes, by seed; None where a key is missing.
+
+  A seed that failed later keeps the crossing it had.
+  """
+  found = path(rows, condition, x_key, y_key)
+  if found is None:
+    return None
+  return np.array([crossing(x, y, level) for x, y in zip(*found, strict=True)])
+
+
 def mean_spread(
   values: Float[np.ndarray, "seed *shape"],
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"], Any]:

@@ -32,7 +32,8 @@ def rows(*stages):
   [
     (False, {}, "continuous"),
     (True, {"v1": 0.2, "gap": 1.1, "flat": 0.8}, "lost: flat spectrum"),
-    (False, {"v1": 0.2, "gap": 1.1, "flat": 0.8}, "never formed: flat spectrum"),
+    (False, {"v1": 0.2, "gap": 1.1, "flat": 0.8},
+     "never formed: flat spectrum"),
     (True, {"v1": 0.2, "gap": 1.5, "flat": 0.8}, "lost: alignment lost"),
     (True, {"v1": 0.2, "gap": 1.1, "flat": 0.1}, "lost: alignment lost"),
     (False, {"v1": 0.2, "gap": 1.1, "flat": 0.1}, "never formed: none"),
