@@ -75,6 +75,8 @@ BRIEF = {
   **{name: 464 for family in FAMILIES.values() for name in family},
   **{"gelu": 1000, "silu": 1000, "relu_pre": 464},
   **{"nores_relu": 2000, "nores_none": 2000},
+  # These must first overcome a large W(0).
+  **{"relu_gain_mid": 2000, "relu_gain_large": 2000},
 }
 EVERYTHING = {
   "names": (
