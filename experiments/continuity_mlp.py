@@ -178,9 +178,9 @@ def _trained(config: dict[str, Any]) -> dict[str, Any]:
 def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
   """Raises ConfigError unless that run's checkpoints can be measured so."""
   unlike = [
-    key
-    for key in record.differing(trained, record.plain(config), "config")
-    if key.split(".")[1] not in MEASURING
+    entry
+    for entry in record.differing(trained, record.plain(config), "config")
+    if re.split(r"[. ]", entry)[1] not in MEASURING
   ]
   if unlike:
     raise cfg.ConfigError(

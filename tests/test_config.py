@@ -13,10 +13,25 @@ import pytest
 from experiments import continuity_claims, continuity_mlp
 from geom import config as cfg
 from geom import record
+from geom.probes import suite
+from geom.train import probing
 
 CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "resmlp.py"
+FAMILIES = {
+  "init_gain": [
+    "relu_gain_small", "relu_gain_mid", "relu_gain_large", "none_gain_small",
+    "none_gain_large",
+  ],
+  "optimizers": [
+    "adam", "adam_b1_0", "adam_b2_0", "adam_b2_0_eps", "adam_b1_0_b2_0",
+    "sign", "sgd", "muon", "none_sgd",
+  ],
+}  # fmt: skip
 CONDITIONS = [
-  "relu", "gelu", "silu", "none", "radial", "nores_relu", "nores_none"
+  "relu", "gelu", "silu", "none", "radial", "radial_10", "radial_30",
+  "nores_relu", "nores_none", "layernorm_none", "layernorm_relu",
+  "rmsnorm_none", "rmsnorm_relu", "relu_pre", *FAMILIES["init_gain"],
+  *FAMILIES["optimizers"],
 ]  # fmt: skip
 
 
@@ -380,7 +395,102 @@ def test_every_variant_and_condition_passes(variant):
 
 def test_the_conditions_are_all_there_are():
   message = error_of(load, "zzz")
-  assert message.endswith("there are short, long, " + ", ".join(CONDITIONS))
+  names = ["short", "long", "paper", *FAMILIES, *CONDITIONS]
+  assert message.endswith("there are " + ", ".join(names))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_its_conditions(family):
+  assert list(checked(variant=family)["conditions"]) == FAMILIES[family]
+  both = checked(variant=f"none,{family}")
+  assert list(both["conditions"]) == ["none", *FAMILIES[family]]
+
+
+def test_the_paper_is_everything():
+  config = checked(variant="paper")
+  assert list(config["conditions"]) == CONDITIONS
+  assert len(config["seeds"]) == 3 and config["orbit"]["angles"]
+  assert set(config["full_probe"]["names"]) == set(suite.PROBES)
+  assert set(config["full_probe"]["stacks"]) == set(probing.STACKS)
+  steps = {
+    name: continuity_mlp._changed(config, change)["train"]["num_steps"]
+    for name, change in config["conditions"].items()
+  }
+  assert steps["none"] == steps["relu"] == steps["radial_10"] == 6000
+  assert steps["adam"] == steps["muon"] == 464
+
+
+@pytest.mark.parametrize(
+  ("condition", "optimizer"),
+  [
+    ("adam", {"name": "adam", "betas": (0.9, 0.999), "lr": 1e-3}),
+    ("adam_b1_0", {"name": "adam", "betas": (0.0, 0.999)}),
+    ("adam_b2_0", {"name": "adam", "betas": (0.9, 0.0), "eps": 1e-8}),
+    ("adam_b1_0_b2_0", {"name": "adam", "betas": (0.0, 0.0)}),
+    ("sign", {"name": "sign", "betas": None}),
+    ("sgd", {"name": "sgd", "momentum": None}),
+    ("muon", {"name": "muon", "momentum": 0.95, "betas": (0.9, 0.999)}),
+  ],
+)
+def test_the_optimizers_are_what_their_names_say(condition, optimizer):
+  config = checked(variant=condition)
+  settings = continuity_mlp._changed(config, config["conditions"][condition])
+  assert settings["optim"] == settings["optim"] | optimizer
+  assert settings["model"]["activation"] == "relu"
+
+
+# Measuring the checkpoints of a run.
+
+
+def a_run(tmp_path, variant="relu", **changes):
+  config = load(variant)
+  for path, value in changes.items():
+    cfg.override(config, path.replace("__", "."), value)
+  record.write_json(
+    tmp_path / "config.json", {"config": continuity_mlp.check(config)}
+  )
+  return f"checkpoints_of={tmp_path}"
+
+
+def test_other_probes_may_be_taken_of_checkpoints(tmp_path):
+  of = a_run(tmp_path)
+  checked(
+    of, "full_probe.names=ranks,drift", "full_probe.k=None",
+    "full_probe.stacks=weights,updates,gradients", "orbit.angles=0.1,1.0",
+    "eval.every=3",
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ("model.gain=0.2", "another config.model.gain (0.1 there, 0.2 now)"),
+    ("seeds=3", "another config.seeds ([0, 1, 2] there, [3] now)"),
+    (
+      "full_probe.stacks=weights,gradient_sum,updates",
+      "condition relu: that run did not remember gradient_sum",
+    ),
+    (
+      "probe.stacks=weights,optimizer_updates,updates",
+      "condition relu: that run did not remember optimizer_updates",
+    ),
+  ],
+)
+def test_what_checkpoints_do_not_have(tmp_path, change, message):
+  assert message in error_of(checked, a_run(tmp_path), change)
+
+
+def test_what_a_run_remembered_may_be_measured(tmp_path):
+  stacks = "weights,gradient_sum,updates"
+  of = a_run(tmp_path, full_probe__stacks=stacks)
+  checked(of, f"full_probe.stacks={stacks}")
+
+
+def test_checkpoints_of_no_run(tmp_path):
+  message = error_of(checked, f"checkpoints_of={tmp_path}")
+  assert "no config.json of a run in" in message
+  (tmp_path / "config.json").write_text("{}")
+  assert error_of(checked, f"checkpoints_of={tmp_path}") == message
 
 
 @pytest.mark.parametrize(
@@ -815,5 +925,7 @@ def test_there_are_no_more_triplets_than_the_width(section):
 
 
 def test_probes_need_stacks():
-  message = error_of(checked, "full_probe.names=('cosines',)")
-  assert message == "condition relu: probes cosines need stacks"
+  message = error_of(checked, "full_probe.stacks=()")
+  assert message == (
+    "condition relu: probes cosines, flattened, dominance need stacks"
+  )

@@ -24,7 +24,7 @@ TINY = (
   "--config.model.width=16",
   "--config.model.depth=3",
   "--config.data.probe_examples=64",
-  "--config.probe.every=None",
+  "--config.probe.names=()",
   "--config.eval.every=None",
   "--config.train.num_steps=100",
   "--config.train.log_every=1",
@@ -577,6 +577,7 @@ def test_every_probe_of_every_stack_by_config(launch, tmp_path):
     *(RELU, *TINY, f"--workdir={tmp_path}", "--config.train.num_steps=20"),
     f"--config.full_probe.names={tuple(names)}",
     f"--config.full_probe.stacks={tuple(stacks)}",
+    "--config.full_probe.k=None",
   )
   text = (tmp_path / "metrics.jsonl").read_text()
   rows = [json.loads(line) for line in text.splitlines()]
@@ -587,3 +588,46 @@ def test_every_probe_of_every_stack_by_config(launch, tmp_path):
     assert full[f"{stack}/effective_rank_mean"] > 1
   assert full["transfer/gradient_sum_input_mean"] is not None
   assert full["dominance/spectral_mean"] > 0
+
+
+def test_probes_of_saved_checkpoints_are_those_of_the_run(launch, tmp_path):
+  """Also what the run itself did not measure, of every checkpoint it kept."""
+  there, again = tmp_path / "there", tmp_path / "again"
+  launch(
+    *(BASE, *TINY, f"--workdir={there}", "--config.train.num_steps=20"),
+    *("--config.checkpoint.every=10", "--config.full_probe.every=10"),
+  )
+  launch(
+    f"--config={there}/config.json",
+    f"--workdir={again}",
+    f"--config.checkpoints_of={there}",
+    "--config.full_probe.names=cosines,flattened,dominance,ranks,drift",
+    "--config.full_probe.k=None",
+    "--config.orbit.angles=(0.1, 1.0)",
+  )
+
+  def probed(workdir):
+    text = (workdir / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    return {
+      (r["condition"], r["step"]): r
+      for r in rows
+      if r["kind"] == "probe" and "gradients/gap" in r
+    }, [r for r in rows if r["kind"] == "orbit"]
+
+  (wanted, _), (found, orbits) = probed(there), probed(again)
+  assert set(found) == {
+    (c, s) for c in ("relu", "nores_none") for s in (10, 20)
+  }
+  for key, row in found.items():
+    for name, value in wanted[key].items():
+      if not isinstance(value, str):
+        np.testing.assert_allclose(
+          np.array(row[name], float), np.array(value, float), atol=1e-4
+        )
+    assert row["weights/effective_rank_mean"] > 1
+  # The second angle is from one checkpoint to the next.
+  first, second = (found["relu", s]["drift/input"] for s in (10, 20))
+  assert first != second
+  assert len(orbits) == 4 and len(orbits[0]["orbit/stream"]) == 2
+  assert (again / "report.md").exists()

@@ -140,26 +140,27 @@ def _at_last(
 @matplotlib.rc_context(figures.STYLE)
 def context(rows: Sequence[Row], conditions: Sequence[str]) -> Figure | None:
   """What to read beside v1: loss, accuracy, gap, likeness, dominance."""
-  # What, its name, whether it is a list over layers, chance level, scale.
+  # What, its name, whether it is a list over layers, chance level, scale, and
+  # a height above which a run that diverges is cut off.
   what = [
-    ("train/loss", "training loss (nats)", False, None, "log"),
-    ("eval/accuracy", "test accuracy", False, 1 / CLASSES, "linear"),
-    ("probe/weights/gap", "gap $s_1/s_2$ of W", True, None, "linear"),
+    ("train/loss", "training loss (nats)", False, None, "log", 10),
+    ("eval/accuracy", "test accuracy", False, 1 / CLASSES, "linear", 1),
+    ("probe/weights/gap", "gap $s_1/s_2$ of W", True, None, "linear", 10),
     (
       "probe/weights/flattened_cosine_mean",
-      "cosine of adjacent W as long vectors", False, 0.0, "linear",
+      "cosine of adjacent W as long vectors", False, 0.0, "linear", 1,
     ),
     (
       "probe/dominance/spectral",
-      "$s_1(W - W(0))\\; /\\; s_1(W(0))$", True, None, "linear",
+      "$s_1(W - W(0))\\; /\\; s_1(W(0))$", True, None, "linear", 100,
     ),
     (
       "probe/dominance/frobenius",
-      "$|W - W(0)|_F\\; /\\; |W(0)|_F$", True, None, "linear",
+      "$|W - W(0)|_F\\; /\\; |W(0)|_F$", True, None, "linear", 100,
     ),
   ]  # fmt: skip
   figure, axes = figures.panels(2, 3, figsize=(10.0, 5.6))
-  for ax, (path, name, per_layer, level, scale) in zip(
+  for ax, (path, name, per_layer, level, scale, most) in zip(
     axes.flat, what, strict=True
   ):
     kind, key = path.split("/", 1)
@@ -171,6 +172,8 @@ def context(rows: Sequence[Row], conditions: Sequence[str]) -> Figure | None:
     if kind != "probe":  # Every so many steps: no points to show early.
       ax.set_xscale("linear")
       ax.autoscale(axis="x")
+    if ax.get_ylim()[1] > most * 1.1:
+      ax.set_ylim(bottom=max(ax.get_ylim()[0], -most / 20), top=most)
   return figures.finish(figure, conditions)
 
 
@@ -200,7 +203,7 @@ def orbits(
       if found is not None:
         figures.band(ax, i, condition, np.asarray(angles), found[1])
     ax.axhline(0, color="0.4", lw=0.8)
-    ax.set_xscale("log" if min(angles) > 0 else "linear")
+    ax.set_xscale("log" if all(a > 0 for a in angles) else "linear")
     ax.set_yscale("symlog", linthresh=FLAT)
     ax.set_xlabel("angle (radians)")
     ax.set_title(name)

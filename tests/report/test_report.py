@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 
 from geom.report import continuity, series
+from geom.report.claims import Claim, last
 
 NAN = None  # As metrics.jsonl has it.
 
@@ -65,6 +66,11 @@ def test_a_failed_seed_has_no_last_values():
   assert relu["failed"] == {"1": 5}
 
 
+CLAIM = Claim(
+  "a claim", "1", "–", "relu", last("weights/cos_input_mean"), low=0.5
+)
+
+
 def test_a_report_is_written_from_rows_alone(tmp_path):
   def row(seed, step, cos):
     values = {}
@@ -88,7 +94,8 @@ def test_a_report_is_written_from_rows_alone(tmp_path):
     "train": {"num_steps": 9},
     "conditions": {"relu": {"model": {"act": "relu"}}, "none": {}},
     "data": {"batch_size": 4},
-    "model": {"gain": 0.1},
+    "model": {"gain": 0.1, "width": 20},
+    "orbit": {"angles": ()},
     "optim": {"name": "adam", "lr": 0.1, "momentum": None},
     "seeds": (0, 1),
   }
@@ -98,21 +105,32 @@ def test_a_report_is_written_from_rows_alone(tmp_path):
     title="A title",
     config=config,
     chances={"input": 0.05, "output": 0.06},
-    claims=[],
+    chance_share=0.03,
+    claims=[CLAIM, CLAIM._replace(text="other", condition="gelu")],
+    groups={"First": ("gelu", "relu"), "Same": ("relu",)},
     notes="Some notes.",
   )
   assert failed == {}
   text = (tmp_path / "report.md").read_text()
   assert text.startswith("# A title\n")
   assert "0.700 ± 0.000" in text
+  assert "| a claim | 1 | – | 0.700 ± 0.000 | – | 2 | 9 | ≥ 0.5 " in text
+  assert "other" not in text
+  assert "| relu | **continuous** | 0.700 | 0.700 | 1.500 |" in text
+  assert "0.050 on the input side (v), 0.060 on the output" in text
+  assert "of the top 10, 0.500" in text and "orbit, 0.030." in text
+  # A group that shows nothing new is left out, and so are empty figures.
+  assert "### First" in text and "### Same" not in text
+  assert "same_index" not in text and "top 10, v" not in text
   assert "momentum" not in text
   assert "optim: name adam, lr 0.1; data: batch_size 4" in text
   assert "`relu`: act relu; `none`: as above." in text
-  for name in ("continuity", "layer_pairs", "context"):
+  for name in ("continuity", "layer_pairs", "context", "ablation"):
     assert f"figures/{name}.png" in text
     image = matplotlib.image.imread(tmp_path / "figures" / f"{name}.png")
     assert image[..., :3].std() > 0.01  # Something is drawn.
   summary = json.loads((tmp_path / "summary.json").read_text())
+  assert summary["claims"]["a claim"]["verdict"] == "reproduces"
   assert summary["chance_cosine"] == {"input": 0.05, "output": 0.06}
   mean = summary["conditions"]["relu"]["mean"]
   assert mean["probe/weights/cos_input_mean"] == 0.7

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from geom.data import order
-from geom.train.checkpoint import Checkpoints, ResumeError
+from geom.train.checkpoint import Checkpoints, ResumeError, saved_states
 from geom.train.state import new_state
 
 META = {"data": "abc", "optim": {"name": "adam", "lr": 0.1}}
@@ -160,3 +160,52 @@ def test_all_damaged_is_refused_and_nothing_removed(tmp_path):
   with pytest.raises(ResumeError, match=r"no checkpoint in .* can be read"):
     restored(tmp_path)
   assert {p.name for p in (tmp_path / "relu").iterdir()} == {"3", "7"}
+
+
+# Reading what a run has saved, afterwards.
+
+
+def test_saved_states_come_oldest_first_and_stay(tmp_path):
+  saved(tmp_path, 3, 7, 12)
+  directory = tmp_path / "relu"
+  before = sorted(p.name for p in directory.rglob("*"))
+  found = list(saved_states(directory, state(0), META))
+  assert [step for step, _ in found] == [3, 7, 12]
+  for step, one in found:
+    assert_is(one, step)
+  assert sorted(p.name for p in directory.rglob("*")) == before
+
+
+def test_saved_states_leave_what_is_being_written_alone(tmp_path):
+  saved(tmp_path, 3)
+  unfinished = tmp_path / "relu" / "7.orbax-checkpoint-tmp"
+  unfinished.mkdir()
+  found = list(saved_states(tmp_path / "relu", state(0), META))
+  assert [step for step, _ in found] == [3]
+  assert unfinished.is_dir()
+
+
+@pytest.mark.parametrize("make_it", [True, False])
+def test_no_saved_states(tmp_path, make_it):
+  if make_it:
+    (tmp_path / "relu").mkdir()
+  with pytest.raises(ResumeError, match="no checkpoints in"):
+    list(saved_states(tmp_path / "relu", state(0), META))
+  assert (tmp_path / "relu").exists() == make_it
+
+
+def test_saved_states_of_another_run(tmp_path):
+  saved(tmp_path, 3)
+  meta = {**META, "data": "other"}
+  with pytest.raises(ResumeError, match=r"differs in run\.data"):
+    list(saved_states(tmp_path / "relu", state(0), meta))
+
+
+def test_a_damaged_saved_state_is_named(tmp_path):
+  saved(tmp_path, 3, 7)
+  for file in (tmp_path / "relu" / "7" / "state").rglob("*"):
+    if file.is_file():
+      file.write_bytes(b"")
+  with pytest.raises(ResumeError, match="7 cannot be read"):
+    list(saved_states(tmp_path / "relu", state(0), META))
+  assert (tmp_path / "relu" / "7").is_dir()
