@@ -77,7 +77,7 @@ class EvalSection(cfg.Section):
 class FullProbeSection(cfg.Section):
   names: tuple[Literal[tuple(suite.PROBES)], ...]
   stacks: tuple[Literal[probing.STACKS], ...]
-  method: Literal[tuple(suite.METHODS)]
+  method: Literal[probing.METHODS]
   k: Annotated[int, Field(ge=2)] | None
   per_decade: cfg.Natural
   every: cfg.Count | None
@@ -391,9 +391,9 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
         every=section["every"],
         num_steps=num_steps,
       ),
-      probing.make_probe(gradients, "hidden", **_how(section)),
+      probing.make_probe(gradients, "hidden", name=name, **_how(section)),
     )
-    for section in sections.values()
+    for name, section in sections.items()
   ]
   at = log_and_every(
     per_decade=0, every=settings["eval"]["every"], num_steps=num_steps
@@ -404,7 +404,11 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
     init=model.init,
     loss=loss,
     tx=_observed(baselines.baseline(**settings["optim"]), stacks),
-    reference=partial(probing.reference_of, projection="hidden"),
+    reference=partial(
+      probing.reference_of,
+      projection="hidden",
+      sections={name: _how(section) for name, section in sections.items()},
+    ),
     measures=[*measures, Measure("eval", at, evaluation)],
   )
 

@@ -62,12 +62,12 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   Raises:
     ValueError: k is outside that range.
   """
-  _require_k(matrices, k)
+  require_k(matrices, k)
   m, n = matrices.shape[-2:]
   if m > n:
-    return _flip(leading_triplets(jnp.swapaxes(matrices, -1, -2), k))
-  a, size, spoil = _scaled(matrices)
-  return _unscaled(_gram_triplets(a, k), size, spoil)
+    return flip(leading_triplets(jnp.swapaxes(matrices, -1, -2), k))
+  a, size, spoil = scaled(matrices)
+  return unscaled(gram_triplets(a, k), size, spoil)
 
 
 def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
@@ -80,26 +80,26 @@ def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   Raises:
     ValueError: k is not in 1..min(m, n).
   """
-  _require_k(matrices, k)
-  a, size, spoil = _scaled(matrices)
+  require_k(matrices, k)
+  a, size, spoil = scaled(matrices)
   left, values, right_t = jnp.linalg.svd(a, full_matrices=False)
   right = jnp.swapaxes(right_t, -1, -2)
   found = Triplets(left[..., :k], values[..., :k], right[..., :k])
-  return _unscaled(found, size, spoil)
+  return unscaled(found, size, spoil)
 
 
-def _require_k(matrices: Float[Array, "... m n"], k: int) -> None:
+def require_k(matrices: Float[Array, "... m n"], k: int) -> None:
   m, n = matrices.shape[-2:]
   if not 1 <= k <= min(m, n):
     raise ValueError(f"k = {k} must be in 1..{min(m, n)} for ({m}, {n})")
 
 
-def _flip(t: Triplets) -> Triplets:
+def flip(t: Triplets) -> Triplets:
   """The triplets of the transposed matrices."""
   return Triplets(t.right, t.values, t.left)
 
 
-def _scaled(
+def scaled(
   matrices: Float[Array, "... m n"],
 ) -> tuple[
   Float[Array, "... m n"], Float[Array, "... 1 1"], Float[Array, "... 1 1"]
@@ -116,14 +116,14 @@ def _scaled(
   return a, size, jnp.where(usable, 0, jnp.nan)
 
 
-def _unscaled(
+def unscaled(
   t: Triplets, size: Float[Array, "... 1 1"], spoil: Float[Array, "... 1 1"]
 ) -> Triplets:
   values = t.values * size[..., 0] + spoil[..., 0]
   return Triplets(t.left + spoil, values, t.right + spoil)
 
 
-def _gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
+def gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
   """Of scaled matrices with m <= n, by `eigh` of A A.T."""
   a_t = jnp.swapaxes(a, -1, -2)
   _, vectors = jnp.linalg.eigh(matmul(a, a_t), symmetrize_input=False)
