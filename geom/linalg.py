@@ -110,10 +110,10 @@ def scaled(
   matrix with a NaN or an infinity becomes 0, and NaN is added at the end.
   """
   a = matrices.astype(jnp.promote_types(matrices.dtype, jnp.float32))
-  # Not of the largest entry: on a CPU a maximum may pass over a NaN.
-  usable = jnp.all(jnp.isfinite(a), axis=(-1, -2), keepdims=True)
-  size = jnp.max(jnp.abs(a), axis=(-1, -2), keepdims=True)
-  size = jnp.where(usable, size, jnp.nan)
+  # On a CPU a maximum may pass over a NaN, not over an infinity.
+  entries = jnp.where(jnp.isfinite(a), jnp.abs(a), jnp.inf)
+  size = jnp.max(entries, axis=(-1, -2), keepdims=True)
+  usable = size < jnp.inf
   a = jnp.where(usable, a / jnp.where(size > 0, size, 1), 0)
   return a, size, jnp.where(usable, 0, jnp.nan)
 

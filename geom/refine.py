@@ -29,13 +29,14 @@ from geom.linalg import Triplets, matmul
 
 FRESH = 4  # Random directions beside the basis, others at every call.
 EXACT_EVERY = 16  # Calls; matrices of a stack take turns.
-ITERATIONS = 4
+ITERATIONS = 3
 # The error of a vector in radians, 1e-5 in |cos|, at residual / gap. Gaps
 # above 1 - 1 / 1.05^2 count as that: a direction outside of the block may be
 # as close; those below GAPS[0] are not resolved.
 TURN = 4e-3
 GAPS = (1e-2, 0.093)
 LOOSE = 5e-3  # Residual of the others.
+BARRIER_FROM = 8  # Rows of the block, and of the matrices.
 
 
 class Warm(NamedTuple):
@@ -105,7 +106,8 @@ def refine_triplets(
     warm: of the call before, or `cold`.
     k: how many triplets.
     wanted: of how many of them the vectors count.
-    iterations: each two products of the block with the stack.
+    iterations: each two products of the block with the stack; two more
+      products are made in the end.
     tolerance: a residual to accept the wanted at, whatever the gap.
     exact_every: each matrix is decomposed anew at one in so many calls.
 
@@ -134,8 +136,7 @@ def refine_triplets(
     )
   a, size, spoil = linalg.scaled(matrices)
   q = _iterated(a, warm, iterations)
-  found, left, spectrum = _ritz(a, q, b, k)
-  errors = _errors(a, found)
+  found, errors, left, spectrum = _ritz(a, q, b, k)
   residual = jnp.max(errors[..., :wanted], axis=-1)
   # Nothing can be learnt from a zero or unusable matrix.
   learns = (size > 0)[..., 0, 0] & jnp.isfinite(size[..., 0, 0])
@@ -157,48 +158,65 @@ def refine_triplets(
 def _iterated(
   a: Float[Array, "... m n"], warm: Warm, iterations: int
 ) -> Float[Array, "... c m"]:
-  """Orthonormal rows after `q <- q A A.T`, basis first, fresh after it.
-
-  Rows, not columns: a product of few rows with a matrix is several times
-  faster on a CPU than that of its transpose with few columns.
-  """
+  """Orthonormal rows after `q <- q A A.T`, basis first, fresh after it."""
   *layers, m, b = warm.basis.shape
-  a_t = jnp.swapaxes(a, -1, -2)
   key = jax.random.fold_in(jax.random.key(0), warm.count)
   fresh = jax.random.normal(key, (min(FRESH, m - b), m), a.dtype)
   fresh = jnp.broadcast_to(fresh, (*layers, *fresh.shape))
   kept = jnp.swapaxes(warm.basis, -1, -2).astype(a.dtype)
   q = jnp.concatenate([kept, fresh], axis=-2)
   for _ in range(iterations):
-    q = _orthonormal(matmul(matmul(q, a), a_t))
+    q = _orthonormal(_products(q, a)[1])
   return q
+
+
+def _products(
+  q: Float[Array, "... c m"], a: Float[Array, "... m n"]
+) -> tuple[Float[Array, "... c n"], Float[Array, "... c m"]]:
+  """`q A` and `q A A.T`.
+
+  Each in the order that is fastest on a CPU; without the barriers XLA
+  transposes the stack instead of the rows, which takes half as long again.
+  With them it (jax 0.10.2) cannot compile the smallest products.
+  """
+  if min(q.shape[-2], *a.shape[-2:]) < BARRIER_FROM:
+    z = matmul(q, a)
+    return z, matmul(z, jnp.swapaxes(a, -1, -2))
+  barrier = jax.lax.optimization_barrier
+  z = barrier(matmul(q, a))
+  columns = barrier(matmul(a, jnp.swapaxes(z, -1, -2)))
+  return z, jnp.swapaxes(columns, -1, -2)
 
 
 def _ritz(
   a: Float[Array, "... m n"], q: Float[Array, "... c m"], b: int, k: int
-) -> tuple[Triplets, Float[Array, "... m b"], Float[Array, "... c"]]:
-  """The best k triplets, b left vectors and all values of a subspace."""
-  z = matmul(q, a)
+) -> tuple[
+  Triplets,
+  Float[Array, "... k"],
+  Float[Array, "... m b"],
+  Float[Array, "... c"],
+]:
+  """The best k triplets of a subspace, b left vectors and all values.
+
+  Beside the triplets their residuals, `||A v_i - s_i u_i|| / s_1`.
+  """
+  z, y = _products(q, a)
   gram = matmul(z, jnp.swapaxes(z, -1, -2))
   # Of a bad basis: LAPACK must see no NaN; what comes is not accepted.
   gram = jnp.where(jnp.isfinite(gram), gram, 0)
   _, w = jnp.linalg.eigh(gram, symmetrize_input=False)
   w_t = jnp.swapaxes(w[..., ::-1], -1, -2)
-  left, z = matmul(w_t, q), matmul(w_t, z)
+  left, z, y = matmul(w_t, q), matmul(w_t, z), matmul(w_t, y)
   # Norms are exact where roots of eigenvalues are not.
   values = jnp.linalg.norm(z, axis=-1)
-  right = z[..., :k, :] / values[..., :k, None]
+  s = values[..., :k, None]
+  error = y[..., :k, :] / jnp.where(s > 0, s, 1) - s * left[..., :k, :]
+  residuals = jnp.linalg.norm(error, axis=-1) / values[..., :1]
   columns = partial(jnp.swapaxes, axis1=-1, axis2=-2)
-  found = Triplets(columns(left[..., :k, :]), values[..., :k], columns(right))
-  return found, columns(left[..., :b, :]), values
-
-
-def _errors(a: Float[Array, "... m n"], t: Triplets) -> Float[Array, "... k"]:
-  """`||A v_i - s_i u_i|| / s_1`."""
-  right = jnp.where(t.values[..., None, :] > 0, t.right, 0)
-  left = jnp.swapaxes(t.left * t.values[..., None, :], -1, -2)
-  rows = matmul(jnp.swapaxes(right, -1, -2), jnp.swapaxes(a, -1, -2))
-  return jnp.linalg.norm(rows - left, axis=-1) / t.values[..., :1]
+  found = Triplets(
+    columns(left[..., :k, :]), s[..., 0], columns(z[..., :k, :] / s)
+  )
+  return found, residuals, columns(left[..., :b, :]), values
 
 
 def _allowed(

@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "geom.optim",
     "geom.probes",
     "geom.record",
+    "geom.refine",
     "geom.report",
     "geom.roles",
     "geom.train",

@@ -406,6 +406,15 @@ def test_matrices_smaller_than_the_block(shape):
 # Errors, and the compiled program.
 
 
+@pytest.mark.parametrize("d", [1, 2, 4, 5, 8, 9, 16, 64])
+def test_it_compiles_at_every_size(d):
+  """XLA could not compile some small products in a certain order."""
+  for b in sorted({1, min(d, 4), d // 2 + 1, d}):
+    stack = gaussian(2, d, d + 1)
+    found = refined(stack, refine.cold(jnp.asarray(stack), b), 1)
+    assert_same(found.triplets, leading(stack, 1), rtol=1e-5, atol=1e-2)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
   "basis", [(3, D, 1), (3, D - 1, B), (3, 48, B), (2, D, B), (D, B), (3, D, 41)]
