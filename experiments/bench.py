@@ -413,11 +413,12 @@ def _beside_training(how: dict[str, Any], data: mnist.Mnist) -> Measured:
     batches = order.batches(source, data.train._asdict())
     every = how["full_measured_every"] if full else how["every"]
     per_probe = how["full_every"] if full else every
-    # Compiles; a state of step 0 is not kept, it is donated.
+    # Compiles; the probe of step 0 counts as it does in a run.
     few = [next(batches)] * length
     spare = jax.tree.map(jnp.copy, state)
     jax.block_until_ready(chunk(spare, _stacked(few), jnp.int32(0)))
-    jax.block_until_ready(probe(state))
+    _, kept = jax.block_until_ready(probe(state))
+    state = state._replace(reference=kept)
     batches = order.batches(source, data.train._asdict())
     for step in range(every, how["num_steps"] + 1, every):
       began = time.perf_counter()
