@@ -2,7 +2,7 @@
 
     python launch.py --config=configs/bench.py:probes
 
-takes about three minutes on one core: singular triplets of stacks against
+takes about three minutes: singular triplets of stacks against
 `numpy.linalg.svd`, and the share of the time of a training run that its probes
 take. Both sides at one thread, in turns.
 """

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+QUARTERS_FROM = 512  # Rows; below it the pieces are too small to gain.
+
 
 def matmul(
   a: Float[Array, "*s m k"], b: Float[Array, "*s k n"]
@@ -128,9 +130,28 @@ def unscaled(
 def gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
   """Of scaled matrices with m <= n, by `eigh` of A A.T."""
   a_t = jnp.swapaxes(a, -1, -2)
-  _, vectors = jnp.linalg.eigh(matmul(a, a_t), symmetrize_input=False)
+  _, vectors = jnp.linalg.eigh(_gram(a), symmetrize_input=False)
   left = vectors[..., ::-1][..., :k]
   scaled = matmul(a_t, left)
   # The norm of a_t left is exact where the root of an eigenvalue is not.
   values = jnp.linalg.norm(scaled, axis=-2)
   return Triplets(left, values, scaled / values[..., None, :])
+
+
+def _gram(a: Float[Array, "... m n"]) -> Float[Array, "... m m"]:
+  """`A A.T`; of large matrices in quarters, one of which is a transpose."""
+  m, n = a.shape[-2:]
+  if m % 2 or m < QUARTERS_FROM:
+    return matmul(a, jnp.swapaxes(a, -1, -2))
+  halves = a.reshape(*a.shape[:-2], 2, m // 2, n)
+  same = matmul(halves, jnp.swapaxes(halves, -1, -2))
+  first, second = halves[..., 0, :, :], halves[..., 1, :, :]
+  below = matmul(second, jnp.swapaxes(first, -1, -2))
+  above = jnp.swapaxes(below, -1, -2)
+  return jnp.concatenate(
+    [
+      jnp.concatenate([same[..., 0, :, :], above], axis=-1),
+      jnp.concatenate([below, same[..., 1, :, :]], axis=-1),
+    ],
+    axis=-2,
+  )

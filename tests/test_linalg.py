@@ -270,3 +270,14 @@ def test_a_nan_is_seen_wherever_it_is(decompose, shape):
     a[i, row, 5 * column] = np.nan
   found = jax.jit(decompose, static_argnums=1)(jnp.asarray(a), 2)
   assert all(np.isnan(part).all() for part in found)
+
+
+def test_a_large_gram_matrix_in_quarters_is_the_whole():
+  a = np.random.default_rng(4).normal(size=(2, 512, 520)).astype(np.float32)
+  found = jax.jit(leading_triplets, static_argnums=1)(jnp.asarray(a), 512)
+  wanted = np.linalg.svd(a.astype(np.float64), compute_uv=False)
+  np.testing.assert_allclose(found.values, wanted, rtol=1e-4, atol=1e-3)
+  product = (found.left * found.values[:, None]) @ jnp.swapaxes(
+    found.right, 1, 2
+  )
+  np.testing.assert_allclose(product, a, atol=1e-3)
