@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import continuity_mlp
+from experiments import bench, continuity_mlp
 from geom import config as cfg
 from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
@@ -26,7 +26,7 @@ from geom.record import RecordError
 from geom.train.checkpoint import ResumeError
 from geom.train.stop import Stopped, raise_stopped
 
-EXPERIMENTS = {"continuity_mlp": continuity_mlp}
+EXPERIMENTS = {"bench": bench, "continuity_mlp": continuity_mlp}
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

@@ -144,7 +144,7 @@ def get_config(variant: str = "short") -> ConfigDict:
     "probe": {
       "names": ("cosines", "flattened", "dominance"),
       "stacks": ("weights", "updates"),
-      "method": "gram",
+      "method": "gram" if paper else "warm",
       "k": 2,
       "first": 20 if paper else 0,
       "per_decade": 0,

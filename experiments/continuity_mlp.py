@@ -86,7 +86,7 @@ class EvalSection(cfg.Section):
 class ProbeSection(cfg.Section):
   names: tuple[Literal[tuple(suite.PROBES)], ...]
   stacks: tuple[Literal[probing.STACKS], ...]
-  method: Literal[tuple(suite.METHODS)]
+  method: Literal[probing.METHODS]
   k: Annotated[int, Field(ge=2)] | None
   first: cfg.Natural
   per_decade: cfg.Natural
@@ -351,6 +351,7 @@ def _measure_again(
     seeds=settings["seeds"],
     directory=directory / "checkpoints" / name,
     meta=_meta(settings, data),
+    start=probing.with_start,
     writer=writer,
   )
 
@@ -403,9 +404,9 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
         first=section["first"],
         num_steps=num_steps,
       ),
-      probing.make_probe(gradients, "hidden", **_how(section)),
+      probing.make_probe(gradients, "hidden", name=name, **_how(section)),
     )
-    for section in sections.values()
+    for name, section in sections.items()
   ]
   every = partial(log_and_every, per_decade=0, num_steps=num_steps)
   evaluation = partial(evaluate, model, _batch(data.test))
@@ -426,7 +427,11 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
     init=model.init,
     loss=loss,
     tx=tx,
-    reference=partial(probing.reference_of, projection="hidden"),
+    reference=partial(
+      probing.reference_of,
+      projection="hidden",
+      sections={name: _how(section) for name, section in sections.items()},
+    ),
     measures=measures,
   )
 

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+QUARTERS_FROM = 512  # Rows; below it the pieces are too small to gain.
+
 
 def matmul(
   a: Float[Array, "*s m k"], b: Float[Array, "*s k n"]
@@ -62,12 +64,12 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   Raises:
     ValueError: k is outside that range.
   """
-  _require_k(matrices, k)
+  require_k(matrices, k)
   m, n = matrices.shape[-2:]
   if m > n:
-    return _flip(leading_triplets(jnp.swapaxes(matrices, -1, -2), k))
-  a, size, spoil = _scaled(matrices)
-  return _unscaled(_gram_triplets(a, k), size, spoil)
+    return flip(leading_triplets(jnp.swapaxes(matrices, -1, -2), k))
+  a, size, spoil = scaled(matrices)
+  return unscaled(gram_triplets(a, k), size, spoil)
 
 
 def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
@@ -80,26 +82,26 @@ def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   Raises:
     ValueError: k is not in 1..min(m, n).
   """
-  _require_k(matrices, k)
-  a, size, spoil = _scaled(matrices)
+  require_k(matrices, k)
+  a, size, spoil = scaled(matrices)
   left, values, right_t = jnp.linalg.svd(a, full_matrices=False)
   right = jnp.swapaxes(right_t, -1, -2)
   found = Triplets(left[..., :k], values[..., :k], right[..., :k])
-  return _unscaled(found, size, spoil)
+  return unscaled(found, size, spoil)
 
 
-def _require_k(matrices: Float[Array, "... m n"], k: int) -> None:
+def require_k(matrices: Float[Array, "... m n"], k: int) -> None:
   m, n = matrices.shape[-2:]
   if not 1 <= k <= min(m, n):
     raise ValueError(f"k = {k} must be in 1..{min(m, n)} for ({m}, {n})")
 
 
-def _flip(t: Triplets) -> Triplets:
+def flip(t: Triplets) -> Triplets:
   """The triplets of the transposed matrices."""
   return Triplets(t.right, t.values, t.left)
 
 
-def _scaled(
+def scaled(
   matrices: Float[Array, "... m n"],
 ) -> tuple[
   Float[Array, "... m n"], Float[Array, "... 1 1"], Float[Array, "... 1 1"]
@@ -110,25 +112,46 @@ def _scaled(
   matrix with a NaN or an infinity becomes 0, and NaN is added at the end.
   """
   a = matrices.astype(jnp.promote_types(matrices.dtype, jnp.float32))
-  size = jnp.max(jnp.abs(a), axis=(-1, -2), keepdims=True)
-  usable = jnp.isfinite(size)
+  # On a CPU a maximum may pass over a NaN, not over an infinity.
+  entries = jnp.where(jnp.isfinite(a), jnp.abs(a), jnp.inf)
+  size = jnp.max(entries, axis=(-1, -2), keepdims=True)
+  usable = size < jnp.inf
   a = jnp.where(usable, a / jnp.where(size > 0, size, 1), 0)
   return a, size, jnp.where(usable, 0, jnp.nan)
 
 
-def _unscaled(
+def unscaled(
   t: Triplets, size: Float[Array, "... 1 1"], spoil: Float[Array, "... 1 1"]
 ) -> Triplets:
   values = t.values * size[..., 0] + spoil[..., 0]
   return Triplets(t.left + spoil, values, t.right + spoil)
 
 
-def _gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
+def gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
   """Of scaled matrices with m <= n, by `eigh` of A A.T."""
   a_t = jnp.swapaxes(a, -1, -2)
-  _, vectors = jnp.linalg.eigh(matmul(a, a_t), symmetrize_input=False)
+  _, vectors = jnp.linalg.eigh(_gram(a), symmetrize_input=False)
   left = vectors[..., ::-1][..., :k]
   scaled = matmul(a_t, left)
   # The norm of a_t left is exact where the root of an eigenvalue is not.
   values = jnp.linalg.norm(scaled, axis=-2)
   return Triplets(left, values, scaled / values[..., None, :])
+
+
+def _gram(a: Float[Array, "... m n"]) -> Float[Array, "... m m"]:
+  """`A A.T`; of large matrices in quarters, one of which is a transpose."""
+  m, n = a.shape[-2:]
+  if m % 2 or m < QUARTERS_FROM:
+    return matmul(a, jnp.swapaxes(a, -1, -2))
+  halves = a.reshape(*a.shape[:-2], 2, m // 2, n)
+  same = matmul(halves, jnp.swapaxes(halves, -1, -2))
+  first, second = halves[..., 0, :, :], halves[..., 1, :, :]
+  below = matmul(second, jnp.swapaxes(first, -1, -2))
+  above = jnp.swapaxes(below, -1, -2)
+  return jnp.concatenate(
+    [
+      jnp.concatenate([same[..., 0, :, :], above], axis=-1),
+      jnp.concatenate([below, same[..., 1, :, :]], axis=-1),
+    ],
+    axis=-2,
+  )

@@ -20,13 +20,14 @@ SOURCES = sorted(
 MAY_IMPORT = {
   "geom": set(),
   "geom.linalg": set(),
+  "geom.refine": {"geom.linalg"},
   "geom.record": set(),
   "geom.config": set(),
   "geom.roles": set(),
   "geom.models": set(),
   "geom.data": set(),
   "geom.optim": {"geom.linalg", "geom.roles"},
-  "geom.probes": {"geom.linalg", "geom.roles"},
+  "geom.probes": {"geom.linalg", "geom.refine", "geom.roles"},
   "geom.report": {"geom.record"},
   "geom.launch": {"geom", "geom.config", "geom.record"},
   "geom.train": {
@@ -46,6 +47,7 @@ MAY_IMPORT = {
     "geom.optim",
     "geom.probes",
     "geom.record",
+    "geom.refine",
     "geom.report",
     "geom.roles",
     "geom.train",

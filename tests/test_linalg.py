@@ -259,3 +259,25 @@ def test_the_svd_of_zero_is_zero():
 def test_the_svd_has_as_many_triplets_as_there_are(k):
   with pytest.raises(ValueError, match=r"must be in 1\.\.4"):
     exact_triplets(jnp.zeros((4, 6)), k)
+
+
+@pytest.mark.parametrize("shape", [(40, 48), (48, 40), (64, 64)])
+@pytest.mark.parametrize("decompose", [leading_triplets, exact_triplets])
+def test_a_nan_is_seen_wherever_it_is(decompose, shape):
+  """A vectorised maximum does not see them all."""
+  a = np.random.default_rng(3).normal(size=(8, *shape)).astype(np.float32)
+  for i, (row, column) in enumerate(np.ndindex(2, 4)):
+    a[i, row, 5 * column] = np.nan
+  found = jax.jit(decompose, static_argnums=1)(jnp.asarray(a), 2)
+  assert all(np.isnan(part).all() for part in found)
+
+
+def test_a_large_gram_matrix_in_quarters_is_the_whole():
+  a = np.random.default_rng(4).normal(size=(2, 512, 520)).astype(np.float32)
+  found = jax.jit(leading_triplets, static_argnums=1)(jnp.asarray(a), 512)
+  wanted = np.linalg.svd(a.astype(np.float64), compute_uv=False)
+  np.testing.assert_allclose(found.values, wanted, rtol=1e-4, atol=1e-3)
+  product = (found.left * found.values[:, None]) @ jnp.swapaxes(
+    found.right, 1, 2
+  )
+  np.testing.assert_allclose(product, a, atol=1e-3)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from geom import linalg
+from geom import linalg, refine
 from geom.linalg import Triplets
 from geom.probes import alignment, change, continuity
+from geom.refine import Warm
 
 SIDES = ("input", "output")
 OVERLAPS = (1, 2, 5, 10)
@@ -75,6 +76,55 @@ def decompose(
     name: Triplets(*(x[i] for x in triplets)) for i, name in enumerate(stacks)
   }
   return Parts(stacks, each, start, before)
+
+
+MOST = 16  # Triplets of a warm decomposition.
+SPARE = 10  # Columns of its basis beyond those: they make it converge.
+
+
+def cold(stacks: Mapping[str, Float[Array, "layer m n"]], k: int) -> Warm:
+  """Nothing known of such stacks yet, for `decompose_warm`."""
+  together = jnp.stack(list(stacks.values()))
+  return refine.cold(together, min(k + SPARE, *together.shape[-2:]))
+
+
+def decompose_warm(
+  stacks: Mapping[str, Float[Array, "layer m n"]],
+  warm: Warm,
+  *,
+  k: int,
+  start: tuple[Float[Array, "layer m n"], Float[Array, " layer"]] | None = None,
+  before: Triplets | None = None,
+) -> tuple[Parts, Warm, Numbers]:
+  """Like `decompose`, from what the call before has found.
+
+  Args:
+    stacks, start, before: as there.
+    warm: `cold(stacks, k)`, then what the call before returned.
+    k: how many triplets, at most `MOST`. All vectors but the last, and all
+      values, are as right as `geom.refine` says; the first is all that is
+      wanted of two.
+
+  Returns:
+    The parts, what to call with next, and `warm/residual`, the largest, with
+    how many matrices had too large a residual, `warm/fell_back`, and how many
+    were decomposed anew, those and the ones whose turn it was, `warm/exact`.
+
+  Raises:
+    ValueError: see `geom.refine.refine_triplets`.
+  """
+  together = jnp.stack([x.astype(jnp.float32) for x in stacks.values()])
+  found = refine.refine_triplets(together, warm, k, wanted=max(k - 1, 1))
+  each = {
+    name: Triplets(*(x[i] for x in found.triplets))
+    for i, name in enumerate(stacks)
+  }
+  numbers = {
+    "warm/residual": jnp.nanmax(found.residual),
+    "warm/fell_back": jnp.sum(found.fell_back, dtype=jnp.float32),
+    "warm/exact": jnp.sum(found.exact, dtype=jnp.float32),
+  }
+  return Parts(stacks, each, start, before), found.warm, numbers
 
 
 def _mean(values: Float[Array, "*s"]) -> Float[Array, ""]:

@@ -23,6 +23,7 @@ STACKS = (
   "gradient_sum",
   "optimizer_updates",
 )
+METHODS = (*suite.METHODS, "warm")
 # gradients(params) -> (gradients like params, numbers beside them)
 Gradients = Callable[[Params], tuple[Params, Mapping[str, Any]]]
 Probe = Callable[[State], tuple[Mapping[str, Any], Any]]
@@ -45,25 +46,44 @@ def require(
         raise ValueError(f"probe {name} needs {stack} among the stacks")
     if name in ("aligned", "ranks") and k is not None:
       raise ValueError(f"probe {name} needs the whole spectrum, k=None")
-  if method not in suite.METHODS:
-    raise ValueError(f"method {method!r} is none of {', '.join(suite.METHODS)}")
+  if method not in METHODS:
+    raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
+  if method == "warm" and (k is None or not 2 <= k <= suite.MOST):
+    raise ValueError(f"method warm takes k in 2..{suite.MOST}, got {k}")
 
 
-def reference_of(params: Params, projection: str) -> dict[str, Any]:
+def reference_of(
+  params: Params,
+  projection: str,
+  sections: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
   """What probes of a projection compare with, at step 0.
 
   Args:
     params: at step 0.
     projection: a name of `geom.roles.stacks`.
+    sections: how each probe is taken, by its name: `names`, `stacks`,
+      `method`, `k`. For those of method `warm` a basis is kept.
   """
   weights = roles.stacks(params)[projection].astype(jnp.float32)
   top = linalg.leading_triplets(weights, 2)
-  return {
+  reference = {
     "weights": weights,
     "sigma_1": top.values[..., 0],
     # Copies: a state must not hold one array twice, it is donated.
     "before": Triplets(*(jnp.copy(x) for x in top)),
   }
+  warm = {
+    name: suite.cold({s: weights for s in how["stacks"]}, how["k"])
+    for name, how in (sections or {}).items()
+    if how["method"] == "warm"
+  }
+  return {**reference, "warm": warm} if warm else reference
+
+
+def with_start(reference: Any, saved: Any) -> Any:
+  """A new reference that has W(0) of a saved one."""
+  return {**reference, **{k: saved[k] for k in ("weights", "sigma_1")}}
 
 
 def make_probe(
@@ -74,6 +94,7 @@ def make_probe(
   stacks: Sequence[str],
   method: str,
   k: int | None,
+  name: str = "probe",
 ) -> Probe:
   """A pure function of the state of one seed, for `geom.train.run.Measure`.
 
@@ -84,8 +105,9 @@ def make_probe(
     names: of `geom.probes.suite.PROBES`.
     stacks: of `STACKS`. `gradient_sum` and `optimizer_updates` are read from
       the links of `geom.optim.observe` with these names.
-    method: a name of `geom.probes.suite.METHODS`.
+    method: a name of `METHODS`.
     k: how many triplets; None for all.
+    name: of this probe, under which `reference_of` keeps what is warm.
 
   Raises:
     ValueError: see `require`.
@@ -108,9 +130,16 @@ def make_probe(
     chosen = {s: found[s] for s in stacks}
     start = (reference["weights"], reference["sigma_1"])
     before = reference["before"]
-    parts = suite.decompose(
-      chosen, k=k, method=method, start=start, before=before
-    )
+    if method == "warm":
+      parts, warm, how = suite.decompose_warm(
+        chosen, reference["warm"][name], k=k, start=start, before=before
+      )
+      reference["warm"] = {**reference["warm"], name: warm}
+      numbers |= how
+    else:
+      parts = suite.decompose(
+        chosen, k=k, method=method, start=start, before=before
+      )
     numbers |= suite.take(names, parts)
     if "drift" in names:
       now = parts.triplets["weights"]

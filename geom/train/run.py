@@ -159,6 +159,7 @@ def measure_checkpoints(
   seeds: Sequence[int],
   directory: pathlib.Path,
   meta: Meta,
+  start: Callable[[Any, Any], Any],
   writer: record.Writer,
 ) -> None:
   """Takes the measures of a setup of the saved states of a run, afterwards.
@@ -173,6 +174,7 @@ def measure_checkpoints(
     condition, seeds: of the run, and for the rows.
     directory: its checkpoints.
     meta: what the run is.
+    start: (a new reference, the saved one) -> the one to begin with.
     writer: where rows go; what it has of the condition is replaced.
 
   Raises:
@@ -180,10 +182,12 @@ def measure_checkpoints(
   """
   writer.rewind(condition, -1, {})
   like = start_states(trained, seeds)
-  reference = start_states(setup, seeds).reference
+  fresh, reference = start_states(setup, seeds).reference, None
   compiled = [(m.kind, _of_all(m.of)) for m in setup.measures]
   for step, state in saved_states(directory, like, meta):
     failed = failures(seeds, state)
+    if reference is None:
+      reference = start(fresh, state.reference)
     for kind, of in compiled:
       values, reference = of(state._replace(reference=reference))
       values = jax.device_get(dict(values))

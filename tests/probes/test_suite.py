@@ -131,3 +131,20 @@ def test_chance_levels():
 def test_exact_and_gram_are_both_there():
   found = suite.METHODS
   assert found == {"gram": leading_triplets, "svd": exact_triplets}
+
+
+def test_warm_is_gram_and_goes_on():
+  stacks = {k: jnp.asarray(v) for k, v in STACKS.items()}
+  warm = suite.cold(stacks, k=2)
+  expected = suite.decompose(stacks, k=2, start=START)
+  for again in (False, True):
+    parts, warm, how = suite.decompose_warm(stacks, warm, k=2, start=START)
+    assert parts.start is START and parts.stacks is stacks
+    for name, t in expected.triplets.items():
+      found = parts.triplets[name]
+      np.testing.assert_allclose(found.values, t.values, rtol=1e-4)
+      pairs = suite.take(("cosines", "dominance"), parts)
+    for key, value in suite.take(("cosines", "dominance"), expected).items():
+      np.testing.assert_allclose(pairs[key], value, rtol=1e-4, err_msg=key)
+    assert again or how["warm/fell_back"] <= how["warm/exact"] <= 12
+  assert warm.count == 2 and how["warm/residual"] < 1e-3

@@ -123,7 +123,9 @@ def test_only_drift_moves_what_drift_is_measured_from(states):
     ({"names": ("ranks",)}, "ranks needs the whole spectrum"),
     ({"names": ("aligned",)}, "aligned needs the whole spectrum"),
     ({"stacks": ()}, "probes cosines need stacks"),
-    ({"method": "power"}, "'power' is none of gram, svd"),
+    ({"method": "power"}, "'power' is none of gram, svd, warm"),
+    ({"method": "warm", "k": None}, r"warm takes k in 2\.\.16, got None"),
+    ({"method": "warm", "k": 17}, r"warm takes k in 2\.\.16, got 17"),
   ],
 )
 def test_what_cannot_be_taken_is_refused(changes, said):
@@ -138,8 +140,56 @@ def test_what_cannot_be_taken_is_refused(changes, said):
     probing.require(**{**how, **changes})
 
 
+WARM = {
+  "names": ("cosines", "dominance"),
+  "stacks": ("weights", "updates"),
+  "method": "warm",
+  "k": 2,
+}
+
+
+def with_warm(state, *names):
+  """The state with the reference of warm probes of those names."""
+  params = MODEL.init(jax.random.key(0))
+  sections = {name: WARM for name in names}
+  reference = probing.reference_of(params, "hidden", sections)
+  return state._replace(reference=reference)
+
+
+def test_warm_numbers_are_those_of_gram(states):
+  state = with_warm(states[0], "probe")
+  for step, now in enumerate(states):
+    state = now._replace(reference=state.reference)
+    numbers, reference = probe(state, **WARM)
+    assert reference["warm"]["probe"].count == step + 1
+    assert reference["warm"]["probe"].basis.shape == (2, 3, 12, 12)
+    assert numbers["warm/exact"] >= numbers["warm/fell_back"]
+    expected, _ = probe(state, **{**WARM, "method": "gram"})
+    for key, value in expected.items():
+      np.testing.assert_allclose(numbers[key], value, atol=2e-3, err_msg=key)
+    state = state._replace(reference=reference)
+  assert numbers["warm/residual"] < 1e-3
+
+
+def test_each_warm_probe_has_its_own(states):
+  state = with_warm(states[2], "probe", "full_probe")
+  _, reference = probe(state, name="full_probe", **WARM)
+  assert reference["warm"]["full_probe"].count == 1
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    reference["warm"]["probe"],
+    state.reference["warm"]["probe"],
+  )
+
+
+def test_without_warm_the_reference_is_what_it_was(states):
+  assert set(states[0].reference) == {"weights", "sigma_1", "before"}
+
+
 def test_the_reference_holds_no_array_twice():
-  reference = probing.reference_of(MODEL.init(jax.random.key(0)), "hidden")
+  params = MODEL.init(jax.random.key(0))
+  sections = {"probe": WARM, "full_probe": WARM}
+  reference = probing.reference_of(params, "hidden", sections)
   leaves = jax.tree.leaves(reference)
   pointers = {x.unsafe_buffer_pointer() for x in leaves}
   assert len(pointers) == len(leaves)
