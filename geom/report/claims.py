@@ -103,7 +103,10 @@ def _at(
   if found is None:
     return None
   step, values = found
-  return step, values if part is None else values[:, part].mean(axis=-1)
+  if part is None:
+    return step, values
+  mean, _, _ = series.mean_spread(np.moveaxis(values[:, part], -1, 0))
+  return step, mean
 
 
 def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:

@@ -138,7 +138,7 @@ def write_report(
 RULE = """\
 A claim *reproduces* if every seed and mean ± 2 sd are within its rule, *does
 not reproduce* if all of these are outside of it, else it is *undecided*. The
-rules were fixed before the run."""
+rules were fixed before the run, those with a dagger on seeds 0 to 2."""
 
 
 def _present(

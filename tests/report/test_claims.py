@@ -103,6 +103,10 @@ def test_quantities():
   step, values = first("part", part=slice(1, 3))(ROWS, "relu")
   assert step == 0
   np.testing.assert_allclose(values, [0.4, -0.3])
+  rows = [{**ROWS[0], "part": [0.9, 0.5, NAN]}]
+  np.testing.assert_allclose(
+    first("part", part=slice(1, 3))(rows, "relu")[1], 0.5
+  )
   step, values = largest("part", "probe")(ROWS, "relu")
   np.testing.assert_allclose(values, [0.9, 0.9])
   step, values = highest("cos")(ROWS, "relu")
