@@ -2,8 +2,9 @@
 
 The bounds were set before the run that they judge, after an earlier trial
 (one or three seeds, 9000 training digits) whose numbers stand beside them;
-those marked with a dagger were set on seeds 0 to 2. The paper's initialisation, learning rate, batch and number of steps were not known
-to us: agreement of numbers is not agreement of protocol.
+those marked with a dagger were set on seeds 0 to 2. The paper's
+initialisation, learning rate, batch and number of steps were not known to us:
+agreement of numbers is not agreement of protocol.
 """
 
 from typing import Any
@@ -26,6 +27,9 @@ SETTING = {
   "data": {"batch_size": 64},
 }  # fmt: skip
 LEAST_STEPS = 464
+# Where they are measured at all.
+ANGLES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+DRIFT_EVERY = 1000
 NO_ADAM = {"betas": None, "eps": None}
 NONE = {"activation": "identity"}
 # What each condition changes in it.
@@ -234,4 +238,11 @@ def unlike(name: str, settings: dict[str, Any]) -> list[str]:
   ]
   if settings["train"]["num_steps"] < LEAST_STEPS:
     found.append("train.num_steps")
+  if settings["orbit"]["angles"] and (
+    record.plain(settings["orbit"]["angles"]) != ANGLES
+  ):
+    found.append("orbit.angles")
+  full = settings["full_probe"]
+  if "drift" in full["names"] and full["every"] != DRIFT_EVERY:
+    found.append("full_probe.every")
   return found

@@ -912,6 +912,15 @@ def test_another_setting_is_not_judged(key, value):
   }
 
 
+@pytest.mark.parametrize(
+  "key, value", [("orbit.angles", "0.1,1.0"), ("full_probe.every", "500")]
+)
+def test_what_is_measured_otherwise_is_not_judged(key, value):
+  unlike = claims_unlike("paper", **{key.replace(".", "__"): value})
+  assert all(found == [key] for found in unlike.values())
+  assert claims_unlike("relu", full_probe__every="500") == {"relu": []}
+
+
 def test_a_base_that_says_otherwise_does_not_change_what_a_condition_is():
   unlike = claims_unlike("relu", model__activation="gelu")
   assert unlike == {"relu": []}
