@@ -6,26 +6,27 @@ the weights, in the gradients, and in what training has added, W - W(0).
 """
 
 import pathlib
-import re
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jaxtyping import Array
-from ml_collections import ConfigDict
-from pydantic import Field
 
 from experiments import continuity_claims as claims
-from geom import config as cfg
+from experiments.continuity_config import (
+  changed,
+  check,
+  how_taken,
+  stacks_of,
+  trained_config,
+)
 from geom import record, roles
 from geom.data import mnist, order
-from geom.models import activations
 from geom.models.base import Model, Params
-from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
+from geom.models.resmlp import resmlp
 from geom.optim import baselines, observe
-from geom.probes import suite
 from geom.probes.continuity import chance_cosine
 from geom.probes.orbit import chance_share
 from geom.report.continuity import write_report
@@ -43,184 +44,7 @@ from geom.train.state import State
 from geom.train.step import Loss
 from geom.train.stop import StopSignal
 
-Examples = Annotated[int, Field(ge=1, le=60_000)]
-
-
-class ModelSection(cfg.Section):
-  width: Annotated[int, Field(ge=2)]
-  depth: Annotated[int, Field(ge=2)]
-  activation: Literal[activations.NAMES]
-  radius: cfg.Positive
-  residual: bool
-  form: Literal[FORMS]
-  norm: Literal[NORMS]
-  bias: bool
-  init: Literal[INITS]
-  gain: cfg.NonNegative
-
-
-class OptimSection(cfg.Section):
-  name: Literal[baselines.NAMES]
-  lr: cfg.NonNegative
-  betas: tuple[cfg.Fraction, cfg.Fraction] | None
-  eps: cfg.Positive | None
-  momentum: cfg.Fraction | None
-  adam_lr: cfg.NonNegative | None
-
-
-class DataSection(cfg.Section):
-  batch_size: Examples
-  probe_examples: Examples
-
-
-class TrainSection(cfg.Section):
-  num_steps: Annotated[int, Field(ge=1, lt=2**31)]
-  steps_per_dispatch: cfg.Count
-  log_every: cfg.Count
-
-
-class EvalSection(cfg.Section):
-  every: cfg.Count | None
-
-
-class ProbeSection(cfg.Section):
-  names: tuple[Literal[tuple(suite.PROBES)], ...]
-  stacks: tuple[Literal[probing.STACKS], ...]
-  method: Literal[probing.METHODS]
-  k: Annotated[int, Field(ge=2)] | None
-  first: cfg.Natural
-  per_decade: cfg.Natural
-  every: cfg.Count | None
-
-
-class OrbitSection(cfg.Section):
-  angles: tuple[cfg.Positive, ...]
-  generators: cfg.Count
-  examples: Examples
-  every: cfg.Count | None
-
-
-class CheckpointSection(cfg.Section):
-  every: cfg.Count | None
-  keep: cfg.Count
-  keep_every: cfg.Count | None
-
-
-class Schema(cfg.Section):
-  """A config of this experiment, and, without `conditions`, one condition."""
-
-  experiment: Literal["continuity_mlp"]
-  checkpoints_of: str | None
-  seeds: cfg.Seeds
-  model: ModelSection
-  optim: OptimSection
-  data: DataSection
-  train: TrainSection
-  eval: EvalSection
-  probe: ProbeSection
-  full_probe: ProbeSection
-  orbit: OrbitSection
-  checkpoint: CheckpointSection
-
-
-def check(config: ConfigDict) -> dict[str, Any]:
-  """The config as a plain dict, once `run` can take it; uses no device.
-
-  Raises:
-    ConfigError: a key or value is not what the schema says, in the base or
-      with the changes of a condition, or there is no condition.
-  """
-  base = config.to_dict()
-  changes = base.pop("conditions", None)
-  base = cfg.check(base, Schema)
-  if not isinstance(changes, dict) or not changes:
-    raise cfg.ConfigError("config.conditions: names no condition")
-  for name, change in changes.items():
-    if not re.fullmatch(r"\w[\w.+-]*", name):
-      raise cfg.ConfigError(f"condition {name!r}: not a name for a folder")
-    try:
-      settings = cfg.check(_changed(base, change), Schema)
-      for key in ("width", "depth"):
-        if settings["model"][key] != base["model"][key]:
-          raise cfg.ConfigError(
-            f"config.model.{key}: is one for all conditions"
-          )
-      resmlp(**settings["model"])
-      baselines.baseline(**settings["optim"])
-      for section in ("probe", "full_probe"):
-        probing.require(**_how(settings[section]))
-        k, width = settings[section]["k"], settings["model"]["width"]
-        if k is not None and k > width:
-          raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
-    except ValueError as error:
-      raise cfg.ConfigError(f"condition {name}: {error}") from None
-  checked = {**base, "conditions": changes}
-  if checked["checkpoints_of"] is not None:
-    _check_again(checked, _trained(checked))
-  return checked
-
-
-# What may differ from the config of the run whose checkpoints are measured.
-MEASURING = ("checkpoints_of", "eval", "probe", "full_probe", "orbit")
-
-
-def _trained(config: dict[str, Any]) -> dict[str, Any]:
-  """The config of the run whose checkpoints are to be measured."""
-  path = pathlib.Path(config["checkpoints_of"]).expanduser() / "config.json"
-  try:
-    return record.read_json(path)["config"]
-  except (OSError, ValueError, KeyError, TypeError):
-    raise cfg.ConfigError(
-      f"config.checkpoints_of: no config.json of a run in {path.parent}"
-    ) from None
-
-
-def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
-  """Raises ConfigError unless that run's checkpoints can be measured so."""
-  unlike = [
-    entry
-    for entry in record.differing(trained, record.plain(config), "config")
-    if re.split(r"[. ]", entry)[1] not in MEASURING
-  ]
-  if unlike:
-    raise cfg.ConfigError(
-      f"config.checkpoints_of: that run has another {', '.join(unlike)}; "
-      f"start from its config.json"
-    )
-  for name, change in config["conditions"].items():
-    then = _stacks(_changed(trained, trained["conditions"][name]))
-    lacks = sorted((_stacks(_changed(config, change)) - then) & REMEMBERED)
-    if lacks:
-      raise cfg.ConfigError(
-        f"condition {name}: that run did not remember {', '.join(lacks)}"
-      )
-
-
-# Stacks that links of the optimizer remember while it trains.
-REMEMBERED = {"gradient_sum", "optimizer_updates"}
-
-
-def _stacks(settings: dict[str, Any]) -> set[str]:
-  """All stacks that a condition's probes read."""
-  sections = (settings["probe"], settings["full_probe"])
-  return {stack for s in sections if s["names"] for stack in s["stacks"]}
-
-
-def _changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-  """The settings of a condition: a config with its changes put in."""
-  settings = {k: v for k, v in base.items() if k != "conditions"}
-  if not isinstance(change, dict):
-    raise cfg.ConfigError(f"should be a section, got {change!r}")
-  for section, values in change.items():
-    if not isinstance(values, dict):
-      raise cfg.ConfigError(
-        f"config.{section}: a condition changes entries of sections, "
-        f"got {values!r}"
-      )
-    if not isinstance(settings.get(section, {}), dict):
-      raise cfg.ConfigError(f"config.{section}: all conditions share it")
-    settings[section] = {**settings.get(section, {}), **values}
-  return settings
+__all__ = ["check", "report", "run"]  # What `launch.py` asks of it.
 
 
 def run(
@@ -244,12 +68,12 @@ def run(
   """
   data = mnist.load(data_dir)
   writer = record.Writer(workdir / "metrics.jsonl")
-  trained = _trained(config) if config["checkpoints_of"] else None
+  trained = trained_config(config) if config["checkpoints_of"] else None
   with StopSignal() as stop:
     for name, change in config["conditions"].items():
-      settings = _changed(config, change)
+      settings = changed(config, change)
       if trained is not None:
-        then = _changed(trained, trained["conditions"][name])
+        then = changed(trained, trained["conditions"][name])
         _measure_again(name, settings, then, data, writer)
       else:
         _run_condition(
@@ -269,7 +93,7 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   others = {
     name: unlike
     for name, change in config["conditions"].items()
-    if (unlike := claims.unlike(name, _changed(config, change)))
+    if (unlike := claims.unlike(name, changed(config, change)))
   }
   shapes = jax.eval_shape(resmlp(**model).init, jax.random.key(0))
   numbers = sum(x.size for x in jax.tree.leaves(shapes))
@@ -300,11 +124,6 @@ lost alignment. dW is W - W(0), `updates` in the files. Gradients are of fixed
 training examples. Spread is the sample standard deviation over seeds. The
 paper's initialisation, learning rate, batch and number of steps were not at
 hand, so agreement of numbers is not agreement of protocol."""
-
-
-def _how(section: dict[str, Any]) -> dict[str, Any]:
-  """What of a probe's section says what is taken, not when."""
-  return {key: section[key] for key in ("names", "stacks", "method", "k")}
 
 
 def _run_condition(
@@ -404,7 +223,7 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
         first=section["first"],
         num_steps=num_steps,
       ),
-      probing.make_probe(gradients, "hidden", name=name, **_how(section)),
+      probing.make_probe(gradients, "hidden", name=name, **how_taken(section)),
     )
     for name, section in sections.items()
   ]
@@ -422,7 +241,7 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
     of = turning.make_orbit(lambda p: loss(p, batch)[0], "hidden", turns)
     measures.append(Measure("orbit", every(every=around["every"]), of))
   baseline = baselines.baseline(**settings["optim"])
-  tx = _observed(baseline, _stacks(settings), bool(around["angles"]))
+  tx = _observed(baseline, stacks_of(settings), bool(around["angles"]))
   return Setup(
     init=model.init,
     loss=loss,
@@ -430,7 +249,7 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
     reference=partial(
       probing.reference_of,
       projection="hidden",
-      sections={name: _how(section) for name, section in sections.items()},
+      sections={name: how_taken(section) for name, section in sections.items()},
     ),
     measures=measures,
   )

@@ -10,7 +10,11 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import continuity_claims, continuity_mlp
+from experiments import (
+  continuity_claims,
+  continuity_config,
+  continuity_mlp,
+)
 from geom import config as cfg
 from geom import record
 from geom.probes import suite
@@ -413,7 +417,7 @@ def test_the_paper_is_everything():
   assert set(config["full_probe"]["names"]) == set(suite.PROBES)
   assert set(config["full_probe"]["stacks"]) == set(probing.STACKS)
   steps = {
-    name: continuity_mlp._changed(config, change)["train"]["num_steps"]
+    name: continuity_config.changed(config, change)["train"]["num_steps"]
     for name, change in config["conditions"].items()
   }
   assert steps["none"] == steps["relu"] == steps["radial_10"] == 6000
@@ -434,7 +438,7 @@ def test_the_paper_is_everything():
 )
 def test_the_optimizers_are_what_their_names_say(condition, optimizer):
   config = checked(variant=condition)
-  settings = continuity_mlp._changed(config, config["conditions"][condition])
+  settings = continuity_config.changed(config, config["conditions"][condition])
   assert settings["optim"] == settings["optim"] | optimizer
   assert settings["model"]["activation"] == "relu"
 
@@ -515,7 +519,7 @@ def test_what_the_model_refuses_is_a_mistake_of_its_condition(monkeypatch):
   def refuse(**settings):
     raise ValueError(f"no model of width {settings['width']}")
 
-  monkeypatch.setattr(continuity_mlp, "resmlp", refuse)
+  monkeypatch.setattr(continuity_config, "resmlp", refuse)
   assert error_of(checked) == "condition relu: no model of width 256"
 
 
@@ -526,7 +530,7 @@ def test_short_is_the_default_variant():
 
 def test_a_condition_changes_its_entries_and_no_others():
   base = checked(variant="nores_none")
-  settings = continuity_mlp._changed(base, base["conditions"]["nores_none"])
+  settings = continuity_config.changed(base, base["conditions"]["nores_none"])
   wanted = {"residual": False, "activation": "identity", "gain": 1.0}
   assert settings["model"] == {**base["model"], **wanted}
   assert "conditions" not in settings
@@ -883,7 +887,7 @@ def claims_unlike(variant, **changes):
   checked = continuity_mlp.check(config)
   return {
     name: continuity_claims.unlike(
-      name, continuity_mlp._changed(checked, change)
+      name, continuity_config.changed(checked, change)
     )
     for name, change in checked["conditions"].items()
   }
@@ -928,8 +932,9 @@ def test_a_base_that_says_otherwise_does_not_change_what_a_condition_is():
 
 @pytest.mark.parametrize("section", ["probe", "full_probe"])
 def test_there_are_no_more_triplets_than_the_width(section):
-  checked("model.width=24", f"{section}.k=24")
-  message = error_of(checked, "model.width=24", f"{section}.k=25")
+  small = ("model.width=24", f"{section}.method=gram")
+  checked(*small, f"{section}.k=24")
+  message = error_of(checked, *small, f"{section}.k=25")
   assert message.startswith(f"condition relu: config.{section}.k: 25 is above")
 
 

@@ -1,0 +1,200 @@
+"""What a config of `experiments.continuity_mlp` may say, and what it means."""
+
+import pathlib
+import re
+from typing import Annotated, Any, Literal
+
+from ml_collections import ConfigDict
+from pydantic import Field
+
+from geom import config as cfg
+from geom import record
+from geom.models import activations
+from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
+from geom.optim import baselines
+from geom.probes import suite
+from geom.train import probing
+
+Examples = Annotated[int, Field(ge=1, le=60_000)]
+
+
+class ModelSection(cfg.Section):
+  width: Annotated[int, Field(ge=2)]
+  depth: Annotated[int, Field(ge=2)]
+  activation: Literal[activations.NAMES]
+  radius: cfg.Positive
+  residual: bool
+  form: Literal[FORMS]
+  norm: Literal[NORMS]
+  bias: bool
+  init: Literal[INITS]
+  gain: cfg.NonNegative
+
+
+class OptimSection(cfg.Section):
+  name: Literal[baselines.NAMES]
+  lr: cfg.NonNegative
+  betas: tuple[cfg.Fraction, cfg.Fraction] | None
+  eps: cfg.Positive | None
+  momentum: cfg.Fraction | None
+  adam_lr: cfg.NonNegative | None
+
+
+class DataSection(cfg.Section):
+  batch_size: Examples
+  probe_examples: Examples
+
+
+class TrainSection(cfg.Section):
+  num_steps: Annotated[int, Field(ge=1, lt=2**31)]
+  steps_per_dispatch: cfg.Count
+  log_every: cfg.Count
+
+
+class EvalSection(cfg.Section):
+  every: cfg.Count | None
+
+
+class ProbeSection(cfg.Section):
+  names: tuple[Literal[tuple(suite.PROBES)], ...]
+  stacks: tuple[Literal[probing.STACKS], ...]
+  method: Literal[probing.METHODS]
+  k: Annotated[int, Field(ge=2)] | None
+  first: cfg.Natural
+  per_decade: cfg.Natural
+  every: cfg.Count | None
+
+
+class OrbitSection(cfg.Section):
+  angles: tuple[cfg.Positive, ...]
+  generators: cfg.Count
+  examples: Examples
+  every: cfg.Count | None
+
+
+class CheckpointSection(cfg.Section):
+  every: cfg.Count | None
+  keep: cfg.Count
+  keep_every: cfg.Count | None
+
+
+class Schema(cfg.Section):
+  """A config of this experiment, and, without `conditions`, one condition."""
+
+  experiment: Literal["continuity_mlp"]
+  checkpoints_of: str | None
+  seeds: cfg.Seeds
+  model: ModelSection
+  optim: OptimSection
+  data: DataSection
+  train: TrainSection
+  eval: EvalSection
+  probe: ProbeSection
+  full_probe: ProbeSection
+  orbit: OrbitSection
+  checkpoint: CheckpointSection
+
+
+def check(config: ConfigDict) -> dict[str, Any]:
+  """The config as a plain dict, once `run` can take it; uses no device.
+
+  Raises:
+    ConfigError: a key or value is not what the schema says, in the base or
+      with the changes of a condition, or there is no condition.
+  """
+  base = config.to_dict()
+  changes = base.pop("conditions", None)
+  base = cfg.check(base, Schema)
+  if not isinstance(changes, dict) or not changes:
+    raise cfg.ConfigError("config.conditions: names no condition")
+  for name, change in changes.items():
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+      raise cfg.ConfigError(f"condition {name!r}: not a name for a folder")
+    try:
+      settings = cfg.check(changed(base, change), Schema)
+      for key in ("width", "depth"):
+        if settings["model"][key] != base["model"][key]:
+          raise cfg.ConfigError(
+            f"config.model.{key}: is one for all conditions"
+          )
+      resmlp(**settings["model"])
+      baselines.baseline(**settings["optim"])
+      for section in ("probe", "full_probe"):
+        probing.require(**how_taken(settings[section]))
+        k, width = settings[section]["k"], settings["model"]["width"]
+        if k is not None and k > width:
+          raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
+    except ValueError as error:
+      raise cfg.ConfigError(f"condition {name}: {error}") from None
+  checked = {**base, "conditions": changes}
+  if checked["checkpoints_of"] is not None:
+    _check_again(checked, trained_config(checked))
+  return checked
+
+
+# What may differ from the config of the run whose checkpoints are measured.
+MEASURING = ("checkpoints_of", "eval", "probe", "full_probe", "orbit")
+
+
+def trained_config(config: dict[str, Any]) -> dict[str, Any]:
+  """The config of the run whose checkpoints are to be measured."""
+  path = pathlib.Path(config["checkpoints_of"]).expanduser() / "config.json"
+  try:
+    return record.read_json(path)["config"]
+  except (OSError, ValueError, KeyError, TypeError):
+    raise cfg.ConfigError(
+      f"config.checkpoints_of: no config.json of a run in {path.parent}"
+    ) from None
+
+
+def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
+  """Raises ConfigError unless that run's checkpoints can be measured so."""
+  unlike = [
+    entry
+    for entry in record.differing(trained, record.plain(config), "config")
+    if re.split(r"[. ]", entry)[1] not in MEASURING
+  ]
+  if unlike:
+    raise cfg.ConfigError(
+      f"config.checkpoints_of: that run has another {', '.join(unlike)}; "
+      f"start from its config.json"
+    )
+  for name, change in config["conditions"].items():
+    then = stacks_of(changed(trained, trained["conditions"][name]))
+    lacks = sorted((stacks_of(changed(config, change)) - then) & REMEMBERED)
+    if lacks:
+      raise cfg.ConfigError(
+        f"condition {name}: that run did not remember {', '.join(lacks)}"
+      )
+
+
+# Stacks that links of the optimizer remember while it trains.
+REMEMBERED = {"gradient_sum", "optimizer_updates"}
+
+
+def stacks_of(settings: dict[str, Any]) -> set[str]:
+  """All stacks that a condition's probes read."""
+  sections = (settings["probe"], settings["full_probe"])
+  return {stack for s in sections if s["names"] for stack in s["stacks"]}
+
+
+def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+  """The settings of a condition: a config with its changes put in."""
+  settings = {k: v for k, v in base.items() if k != "conditions"}
+  if not isinstance(change, dict):
+    raise cfg.ConfigError(f"should be a section, got {change!r}")
+  for section, values in change.items():
+    if not isinstance(values, dict):
+      raise cfg.ConfigError(
+        f"config.{section}: a condition changes entries of sections, "
+        f"got {values!r}"
+      )
+    if not isinstance(settings.get(section, {}), dict):
+      raise cfg.ConfigError(f"config.{section}: all conditions share it")
+    settings[section] = {**settings.get(section, {}), **values}
+  return settings
+
+
+def how_taken(section: dict[str, Any]) -> dict[str, Any]:
+  """What of a probe's section says what is taken, not when."""
+  return {key: section[key] for key in ("names", "stacks", "method", "k")}
