@@ -11,7 +11,7 @@ from typing import Any
 
 from geom import record
 from geom.probes.continuity import chance_cosine
-from geom.report.claims import Claim, crossing, first, highest, largest, last
+from geom.report.claims import Claim, crossing, highest, largest, last, start
 
 # The setting that the rules of the claims are for; others are not judged.
 SETTING = {
@@ -24,10 +24,10 @@ SETTING = {
     "name": "adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8,
     "momentum": None, "adam_lr": None,
   },
-  "data": {"batch_size": 64},
+  "data": {"batch_size": 64, "probe_examples": 1024},
 }  # fmt: skip
 LEAST_STEPS = 464
-# Where they are measured at all.
+# Where these are measured at all.
 ANGLES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 DRIFT_EVERY = 1000
 NO_ADAM = {"betas": None, "eps": None}
@@ -112,21 +112,21 @@ def _cos(
 CLAIMS = (
   # Residual connections make gradients coherent.
   _cos("Res+ReLU: gradients coherent at step 0 (v1)", "high", ".98",
-       "relu", first(GRAD_V1), 0.8),
+       "relu", start(GRAD_V1), 0.8),
   _cos("Res+None: gradients coherent at step 0 (v1)", "0.93", ".98",
-       "none", first(GRAD_V1), 0.88),
+       "none", start(GRAD_V1), 0.88),
   _cos("... with gain .01", "0.93", "1.0",
-       "none_gain_small", first(GRAD_V1), 0.88),
+       "none_gain_small", start(GRAD_V1), 0.88),
   _cos("... with gain .577", "0.93", ".86",
-       "none_gain_large", first(GRAD_V1), 0.8),
+       "none_gain_large", start(GRAD_V1), 0.8),
   _cos("NoRes+ReLU: gradients at chance (v1)", "about 0.05", ".37",
-       "nores_relu", first(GRAD_V1), high=0.1),
+       "nores_relu", start(GRAD_V1), high=0.1),
   _cos("NoRes+ReLU: gradients at chance (u1)", "about 0.05", ".055",
-       "nores_relu", first(GRAD_U1), high=0.1),
+       "nores_relu", start(GRAD_U1), high=0.1),
   _cos("NoRes+None: gradients at chance (v1)", "about 0.05", ".04",
-       "nores_none", first(GRAD_V1), high=0.1),
+       "nores_none", start(GRAD_V1), high=0.1),
   _cos("NoRes+None: gradients at chance (u1)", "about 0.05", ".04",
-       "nores_none", first(GRAD_U1), high=0.1),
+       "nores_none", start(GRAD_U1), high=0.1),
   # Weights, with both conditions met.
   _cos("Res+ReLU: weights continuous (v1)", "high", ".96 at step 464",
        "relu", last(V1), 0.8),
@@ -157,7 +157,7 @@ CLAIMS = (
        "radial_30", last(V1), 0.12, 0.32),
   # Order of events, and what must dominate.
   _cos("Res+ReLU: weights at chance at step 0 (v1)", "at chance", "–",
-       "relu", first(V1), high=0.1),
+       "relu", start(V1), high=0.1),
   Claim("Res+ReLU: v1 crosses .5 when dW dominates W(0), spectral norms",
         "about 1", ".75 to 1.04", "relu", crossing(SPECTRAL, V1, 0.5),
         0.5, 1.3),
@@ -242,7 +242,13 @@ def unlike(name: str, settings: dict[str, Any]) -> list[str]:
     record.plain(settings["orbit"]["angles"]) != ANGLES
   ):
     found.append("orbit.angles")
-  full = settings["full_probe"]
-  if "drift" in full["names"] and full["every"] != DRIFT_EVERY:
-    found.append("full_probe.every")
+  if name in ("none", "relu") and "drift" in settings["full_probe"]["names"]:
+    if settings["full_probe"]["every"] != DRIFT_EVERY:
+      found.append("full_probe.every")
+    if "drift" in settings["probe"]["names"]:
+      found.append("probe.names")
+    if settings["train"]["num_steps"] % DRIFT_EVERY:
+      found.append("train.num_steps")
+  if settings["checkpoints_of"] is not None:
+    found.append("checkpoints_of")
   return found

@@ -60,13 +60,14 @@ class ProbeSection(cfg.Section):
   stacks: tuple[Literal[probing.STACKS], ...]
   method: Literal[probing.METHODS]
   k: Annotated[int, Field(ge=2)] | None
-  first: cfg.Natural
-  per_decade: cfg.Natural
+  first: Annotated[int, Field(ge=0, le=100_000)]
+  per_decade: Annotated[int, Field(ge=0, le=1000)]
   every: cfg.Count | None
 
 
 class OrbitSection(cfg.Section):
-  angles: tuple[cfg.Positive, ...]
+  # Of float32, which larger ones would leave little of.
+  angles: tuple[Annotated[cfg.Positive, Field(le=100)], ...]
   generators: cfg.Count
   examples: Examples
   every: cfg.Count | None
@@ -82,7 +83,7 @@ class Schema(cfg.Section):
   """A config of this experiment, and, without `conditions`, one condition."""
 
   experiment: Literal["continuity_mlp"]
-  checkpoints_of: str | None
+  checkpoints_of: Annotated[str, Field(min_length=1)] | None
   seeds: cfg.Seeds
   model: ModelSection
   optim: OptimSection
@@ -140,19 +141,21 @@ def trained_config(config: dict[str, Any]) -> dict[str, Any]:
   """The config of the run whose checkpoints are to be measured."""
   path = pathlib.Path(config["checkpoints_of"]).expanduser() / "config.json"
   try:
-    return record.read_json(path)["config"]
-  except (OSError, ValueError, KeyError, TypeError):
+    return check(cfg.load(str(path)))
+  except cfg.ConfigError as error:
     raise cfg.ConfigError(
-      f"config.checkpoints_of: no config.json of a run in {path.parent}"
+      f"config.checkpoints_of: no config.json of a run in {path.parent} that "
+      f"can be used ({error})"
     ) from None
 
 
 def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
   """Raises ConfigError unless that run's checkpoints can be measured so."""
+  differing = record.differing(
+    record.plain(trained), record.plain(config), "config"
+  )
   unlike = [
-    entry
-    for entry in record.differing(trained, record.plain(config), "config")
-    if re.split(r"[. ]", entry)[1] not in MEASURING
+    entry for entry in differing if re.split(r"[. ]", entry)[1] not in MEASURING
   ]
   if unlike:
     raise cfg.ConfigError(
@@ -166,6 +169,10 @@ def _check_again(config: dict[str, Any], trained: dict[str, Any]) -> None:
       raise cfg.ConfigError(
         f"condition {name}: that run did not remember {', '.join(lacks)}"
       )
+    folder = pathlib.Path(config["checkpoints_of"]).expanduser()
+    folder = folder / "checkpoints" / name
+    if not any(path.name.isdigit() for path in folder.glob("*")):
+      raise cfg.ConfigError(f"condition {name}: no checkpoints in {folder}")
 
 
 # Stacks that links of the optimizer remember while it trains.

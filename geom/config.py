@@ -151,7 +151,9 @@ def parse(text: str) -> Any:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
     inner = text.strip("()[]")
-    return tuple(map(parse, inner.split(","))) if "," in inner else text
+    if "," not in inner:
+      return text
+    return tuple(map(parse, inner.removesuffix(",").split(",")))
 
 
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
@@ -257,7 +259,8 @@ def _problem(error: Any, config: dict[str, Any]) -> str:
     return f"config key {where} is missing"
   if kind == "tuple_type":
     got = repr(error["input"])
-    return f"{where}: needs several values, got {got} (write them as 0,1,2)"
+    how = "write them as 0,1,2, or 0, for one"
+    return f"{where}: needs several values, got {got} ({how})"
   message = error["msg"].removeprefix("Value error, ")
   message = message.replace("Input should", "should")
   return f"{where}: {message}, got {error['input']!r}"

@@ -14,7 +14,9 @@ leading one: a direction that was not in the basis and has become the leading
 one shows only through the fresh random directions, reliably where it stands
 out of the bulk, not where the bulk is close below it. So every matrix is
 decomposed anew at one in `EXACT_EVERY` calls whatever its residual, and
-nothing is missed for longer.
+nothing is missed for longer. Until then s_1, s_2 and their gap are those of
+what the block holds: a second direction that has come up to the first is not
+seen either, and v_1 is given where it is no longer defined.
 """
 
 from functools import partial

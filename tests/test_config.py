@@ -162,6 +162,7 @@ def test_the_near_key_of_the_section_comes_before_one_elsewhere():
     ("eval.every=0", "should be greater than or equal to 1, got 0"),
     ("probe.every=0", "should be greater than or equal to 1, got 0"),
     ("probe.per_decade=-1", "should be greater than or equal to 0, got -1"),
+    ("probe.per_decade=1001", "should be less than or equal to 1000"),
     ("data.probe_examples=0", "should be greater than or equal to 1, got 0"),
     ("data.probe_examples=60001", "should be less than or equal to 60000"),
     ("checkpoint.every=0", "should be greater than or equal to 1, got 0"),
@@ -450,9 +451,10 @@ def a_run(tmp_path, variant="relu", **changes):
   config = load(variant)
   for path, value in changes.items():
     cfg.override(config, path.replace("__", "."), value)
-  record.write_json(
-    tmp_path / "config.json", {"config": continuity_mlp.check(config)}
-  )
+  checked = continuity_mlp.check(config)
+  record.write_json(tmp_path / "config.json", {"config": checked})
+  for name in checked["conditions"]:
+    (tmp_path / "checkpoints" / name / "100").mkdir(parents=True)
   return f"checkpoints_of={tmp_path}"
 
 
@@ -494,7 +496,27 @@ def test_checkpoints_of_no_run(tmp_path):
   message = error_of(checked, f"checkpoints_of={tmp_path}")
   assert "no config.json of a run in" in message
   (tmp_path / "config.json").write_text("{}")
-  assert error_of(checked, f"checkpoints_of={tmp_path}") == message
+  again = error_of(checked, f"checkpoints_of={tmp_path}")
+  assert "no config.json of a run in" in again
+
+
+def test_checkpoints_of_a_run_that_has_none(tmp_path):
+  of = a_run(tmp_path)
+  (tmp_path / "checkpoints" / "relu" / "100").rmdir()
+  assert "relu: no checkpoints in" in error_of(checked, of)
+
+
+def test_checkpoints_of_an_older_run(tmp_path):
+  of = a_run(tmp_path)
+  there = record.read_json(tmp_path / "config.json")
+  del there["config"]["orbit"]
+  record.write_json(tmp_path / "config.json", there)
+  message = error_of(checked, of)
+  assert "that can be used (config key config.orbit is missing)" in message
+
+
+def test_checkpoints_of_nothing_is_a_mistake():
+  assert "at least 1 character" in error_of(checked, "checkpoints_of=''")
 
 
 @pytest.mark.parametrize(
@@ -917,11 +939,26 @@ def test_another_setting_is_not_judged(key, value):
 
 
 @pytest.mark.parametrize(
-  "key, value", [("orbit.angles", "0.1,1.0"), ("full_probe.every", "500")]
+  "key, value", [("orbit.angles", "0.1,1.0"), ("data.probe_examples", "9")]
 )
 def test_what_is_measured_otherwise_is_not_judged(key, value):
   unlike = claims_unlike("paper", **{key.replace(".", "__"): value})
   assert all(found == [key] for found in unlike.values())
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("full_probe.every", "500"),
+    ("probe.names", "cosines,drift"),
+    ("train.num_steps", "5500"),
+  ],
+)
+def test_drift_is_judged_over_a_thousand_steps(key, value):
+  unlike = claims_unlike("paper", **{key.replace(".", "__"): value})
+  assert unlike.pop("relu") == unlike.pop("none") == [key]
+  assert not any(unlike.values())
+  # Where it is not measured, it is no matter.
   assert claims_unlike("relu", full_probe__every="500") == {"relu": []}
 
 

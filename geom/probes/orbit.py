@@ -97,11 +97,15 @@ def drift_share(
       spectra as training makes them.
 
   Returns:
-    In [0, 1]; NaN for a zero step. Chance: see `chance_share`.
+    In [0, 1]; NaN for a zero step, or parameters of zero. Chance: see
+    `chance_share`.
 
   Raises:
     KeyError: a parameter has no role.
   """
+  # The share depends on the scale of neither.
+  params, size = _scaled(params)
+  unit, largest = _scaled(step)
 
   def tangent(a: Float[Array, "d d"]) -> Params:
     def moved(role: roles.Role, x: Array) -> Array:
@@ -116,14 +120,11 @@ def drift_share(
     (g,) = transpose(t)
     return (g - g.T) / 2
 
-  largest = jnp.max(
-    jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(step)])
-  )
-  unit = jax.tree.map(lambda x: x / largest, step)
   a, _ = jax.scipy.sparse.linalg.cg(
     lambda a: adjoint(tangent(a)), adjoint(unit), tol=1e-6, maxiter=iterations
   )
-  return jnp.where(largest > 0, _square(tangent(a)) / _square(unit), jnp.nan)
+  defined = (largest > 0) & (size > 0)
+  return jnp.where(defined, _square(tangent(a)) / _square(unit), jnp.nan)
 
 
 def chance_share(d: int, size: int) -> float:
@@ -134,6 +135,14 @@ def chance_share(d: int, size: int) -> float:
 def _is_read(role: roles.Role) -> bool:
   """Whether it is a kernel whose input space is the stream."""
   return role.reads_residual and role.axes[-2:] == ("in", "out")
+
+
+def _scaled(tree: Params) -> tuple[Params, Float[Array, ""]]:
+  """A tree with largest entry 1, and that entry."""
+  largest = jnp.max(
+    jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree)])
+  )
+  return jax.tree.map(lambda x: x / largest, tree), largest
 
 
 def _square(tree: Params) -> Float[Array, ""]:

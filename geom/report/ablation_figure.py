@@ -37,8 +37,8 @@ def ablation(
     rows: of `metrics.jsonl`.
     chances: chance levels of |cos|, by side.
     conditions: the lines, from above; those without any number are left out.
-    columns: title -> kind of row, key, and `first` or `last` step having it; a
-      list is averaged. Those without any number are left out.
+    columns: title -> kind of row, key, and `start`, step 0, or `last` step
+      having it; a list is averaged. Those without any number are left out.
   """
   cells = {
     (name, title): cell

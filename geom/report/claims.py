@@ -51,13 +51,13 @@ class Judged(NamedTuple):
   verdict: str
 
 
-def first(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
-  """A number at the first step that has it; of a list, the mean of a part."""
-  return lambda rows, name: _at(rows, name, kind, key, "first", part)
+def start(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
+  """A number at step 0; of a list, the mean of a part."""
+  return lambda rows, name: _at(rows, name, kind, key, "start", part)
 
 
 def last(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
-  """Likewise at the last step; a seed that failed has none."""
+  """A number at the last step; a seed that failed has none."""
   return lambda rows, name: _at(rows, name, kind, key, "last", part)
 
 

@@ -16,8 +16,8 @@ from geom.report.claims import Claim, number
 from geom.report.crossing_figure import crossing
 
 COLUMNS = {
-  "gradients v1, step 0": ("probe", "gradients/cos_input_mean", "first"),
-  "gradients u1, step 0": ("probe", "gradients/cos_output_mean", "first"),
+  "gradients v1, step 0": ("probe", "gradients/cos_input_mean", "start"),
+  "gradients u1, step 0": ("probe", "gradients/cos_output_mean", "start"),
   "gradients v1, end": ("probe", "gradients/cos_input_mean", "last"),
   "weights v1": ("probe", "weights/cos_input_mean", "last"),
   "weights u1": ("probe", "weights/cos_output_mean", "last"),
@@ -31,7 +31,7 @@ COLUMNS = {
 # What the whole set of probes and the orbits add.
 MORE = {
   "coherence of G, step 0": (
-    "probe", "gradients/flattened_cosine_mean", "first",
+    "probe", "gradients/flattened_cosine_mean", "start",
   ),
   "of the sum of G": ("probe", "gradient_sum/flattened_cosine_mean", "last"),
   "top 10, v": ("probe", "weights/overlap_10_input_mean", "last"),
@@ -114,7 +114,7 @@ def write_report(
     notes,
     *(
       ["## The paper's claims", RULE, claims_of.table(claims, rows)]
-      * bool(claims)
+      * any(j is not None for j in judged.values())
     ),
     "## Why",
     diagnosis.RULES,

@@ -77,6 +77,8 @@ def _verdict(d: Diagnosis, diverged: bool) -> str:
     return "diverged"
   if d.accuracy < LEARNT:
     return "did not learn"
+  if np.isnan(d.highest) and np.isnan(d.gap):
+    return "not measured"
   if not np.isfinite(d.v1):
     return "v1 not defined"
   if d.v1 >= CONTINUOUS:

@@ -61,7 +61,7 @@ def curve(
 def values_at(
   rows: Sequence[Row], condition: str, kind: str, key: str, at: str
 ) -> tuple[int, Float[np.ndarray, "seed *shape"]] | None:
-  """A quantity at the `first` or the `last` step that has it, by seed.
+  """A quantity at the `start`, step 0, or the `last` step having it, by seed.
 
   At the last step a seed that failed on the way has NaN: what it had before
   is no result. None where no row has the quantity.
@@ -69,7 +69,9 @@ def values_at(
   found = curve(rows, condition, kind, key)
   if found is None:
     return None
-  i = {"first": 0, "last": -1}[at]
+  i = {"start": 0, "last": -1}[at]
+  if at == "start" and found.steps[0] > 0:
+    return None
   values = found.values[:, i].copy()
   if at == "last":
     failed = failures(rows, condition)

@@ -157,8 +157,11 @@ def saved_states(
     like: a state of the same structure, with the shardings to restore onto.
     meta: what the run is.
 
+  One that cannot be read, say because its deletion was broken off, is passed
+  over with a line on stderr.
+
   Raises:
-    ResumeError: there is none, or one is of another run, or damaged.
+    ResumeError: there is none that can be read, or one is of another run.
   """
   if not directory.is_dir():
     raise ResumeError(f"no checkpoints in {directory}")
@@ -167,22 +170,26 @@ def saved_states(
     state=ocp.args.StandardRestore(_abstract(like)), meta=ocp.args.JsonRestore()
   )
   with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
-    steps = sorted(manager.all_steps())
-    if not steps:
-      raise ResumeError(f"no checkpoints in {directory}")
-    for step in steps:
+    readable = 0
+    for step in sorted(manager.all_steps()):
       try:
         found = manager.restore(step, args=args)
       except Exception as error:  # Whatever a damaged file raises.
-        raise ResumeError(
-          f"{directory / str(step)} cannot be read: {_first_line(error)}"
-        ) from None
+        print(
+          f"{directory / str(step)} is passed over, it cannot be read: "
+          f"{_first_line(error)}",
+          file=sys.stderr,
+        )
+        continue
+      readable += 1
       if found.meta != meta:
         changed = ", ".join(record.differing(found.meta, meta, "run"))
         raise ResumeError(
           f"{directory / str(step)} is of another run; it differs in {changed}"
         )
       yield step, found.state
+    if not readable:
+      raise ResumeError(f"no checkpoints in {directory} that can be read")
 
 
 def _abstract(like: State) -> State:

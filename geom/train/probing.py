@@ -44,6 +44,8 @@ def require(
     for stack in wants.get(name, ()):
       if stack not in stacks:
         raise ValueError(f"probe {name} needs {stack} among the stacks")
+    if name == "transfer" and not {"updates", "gradient_sum"} & set(stacks):
+      raise ValueError("probe transfer needs updates or gradient_sum too")
     if name in ("aligned", "ranks") and k is not None:
       raise ValueError(f"probe {name} needs the whole spectrum, k=None")
   if method not in METHODS:
@@ -63,22 +65,27 @@ def reference_of(
     params: at step 0.
     projection: a name of `geom.roles.stacks`.
     sections: how each probe is taken, by its name: `names`, `stacks`,
-      `method`, `k`. For those of method `warm` a basis is kept.
+      `method`, `k`. For those of method `warm` a basis is kept, for those
+      that name `drift` the weights' triplets at the probe before.
   """
   weights = roles.stacks(params)[projection].astype(jnp.float32)
   top = linalg.leading_triplets(weights, 2)
-  reference = {
+  sections = sections or {}
+  return {
     "weights": weights,
     "sigma_1": top.values[..., 0],
     # Copies: a state must not hold one array twice, it is donated.
-    "before": Triplets(*(jnp.copy(x) for x in top)),
+    "before": {
+      name: Triplets(*(jnp.copy(x) for x in top))
+      for name, how in sections.items()
+      if "drift" in how["names"]
+    },
+    "warm": {
+      name: suite.cold({s: weights for s in how["stacks"]}, how["k"])
+      for name, how in sections.items()
+      if how["method"] == "warm"
+    },
   }
-  warm = {
-    name: suite.cold({s: weights for s in how["stacks"]}, how["k"])
-    for name, how in (sections or {}).items()
-    if how["method"] == "warm"
-  }
-  return {**reference, "warm": warm} if warm else reference
 
 
 def with_start(reference: Any, saved: Any) -> Any:
@@ -107,7 +114,7 @@ def make_probe(
       the links of `geom.optim.observe` with these names.
     method: a name of `METHODS`.
     k: how many triplets; None for all.
-    name: of this probe, under which `reference_of` keeps what is warm.
+    name: of this probe, under which `reference_of` keeps what it needs.
 
   Raises:
     ValueError: see `require`.
@@ -129,7 +136,7 @@ def make_probe(
       numbers |= beside
     chosen = {s: found[s] for s in stacks}
     start = (reference["weights"], reference["sigma_1"])
-    before = reference["before"]
+    before = reference["before"].get(name)
     if method == "warm":
       parts, warm, how = suite.decompose_warm(
         chosen, reference["warm"][name], k=k, start=start, before=before
@@ -143,9 +150,8 @@ def make_probe(
     numbers |= suite.take(names, parts)
     if "drift" in names:
       now = parts.triplets["weights"]
-      reference["before"] = Triplets(
-        now.left[..., :2], now.values[..., :2], now.right[..., :2]
-      )
+      top = Triplets(now.left[..., :2], now.values[..., :2], now.right[..., :2])
+      reference["before"] = {**reference["before"], name: top}
     return numbers, reference
 
   return probe

@@ -164,8 +164,9 @@ def measure_checkpoints(
 ) -> None:
   """Takes the measures of a setup of the saved states of a run, afterwards.
 
-  Each measure sees every checkpoint once, oldest first, and keeps its own
-  reference from one to the next; when it is due plays no part.
+  Each measure sees every checkpoint once, oldest first, and the reference
+  that the measures before it have left; when it is due plays no part. Seeds
+  that failed are named again.
 
   Args:
     setup: what to measure.
@@ -184,8 +185,12 @@ def measure_checkpoints(
   like = start_states(trained, seeds)
   fresh, reference = start_states(setup, seeds).reference, None
   compiled = [(m.kind, _of_all(m.of)) for m in setup.measures]
+  failed: dict[int, int] = {}
   for step, state in saved_states(directory, like, meta):
-    failed = failures(seeds, state)
+    for seed, at in failures(seeds, state).items():
+      if seed not in failed:
+        failed[seed] = at
+        writer.write([_event(condition, at, "not finite", seed=seed)])
     if reference is None:
       reference = start(fresh, state.reference)
     for kind, of in compiled:

@@ -126,6 +126,17 @@ def test_a_step_along_the_orbit_is_all_drift(scale):
   assert drift_share(params, step, D) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e12, 1e30])
+def test_the_share_does_not_depend_on_the_scale_of_the_parameters(scale):
+  _, params = network()
+  step = random_like(params, 3)
+  scaled = jax.tree.map(lambda x: x * np.float32(scale), params)
+  wanted = float(drift_share(params, step, D))
+  assert drift_share(scaled, step, D) == pytest.approx(wanted, rel=1e-3)
+  zero = jax.tree.map(jnp.zeros_like, params)
+  assert np.isnan(drift_share(zero, step, D))
+
+
 def test_a_random_step_has_the_chance_share():
   _, params = network(bias=True)
   shares = [

@@ -8,12 +8,12 @@ from geom.report.claims import (
   Claim,
   bounds,
   crossing,
-  first,
   highest,
   judge,
   largest,
   last,
   number,
+  start,
   table,
 )
 
@@ -40,7 +40,7 @@ FAILURE = {
 }  # fmt: skip
 
 
-def claim(low=None, high=None, condition="relu", of=first, **more):
+def claim(low=None, high=None, condition="relu", of=start, **more):
   return Claim("text", "0.1", "-", condition, of("cos"), low, high, **more)
 
 
@@ -100,12 +100,12 @@ def test_seeds_that_failed_do_not_count_at_the_last_step():
 
 
 def test_quantities():
-  step, values = first("part", part=slice(1, 3))(ROWS, "relu")
+  step, values = start("part", part=slice(1, 3))(ROWS, "relu")
   assert step == 0
   np.testing.assert_allclose(values, [0.4, -0.3])
   rows = [{**ROWS[0], "part": [0.9, 0.5, NAN]}]
   np.testing.assert_allclose(
-    first("part", part=slice(1, 3))(rows, "relu")[1], 0.5
+    start("part", part=slice(1, 3))(rows, "relu")[1], 0.5
   )
   step, values = largest("part", "probe")(ROWS, "relu")
   np.testing.assert_allclose(values, [0.9, 0.9])
@@ -115,8 +115,10 @@ def test_quantities():
   step, values = crossing("dominance", "cos", 0.5)(ROWS, "relu")
   assert step is None
   np.testing.assert_allclose(values, [0.5, 1.0])
+  later = [row for row in ROWS if row["step"]]
+  assert start("cos")(later, "relu") is None
   for quantity in (
-    first("x"), last("x"), largest("x", "probe"), highest("x"),
+    start("x"), last("x"), largest("x", "probe"), highest("x"),
     crossing("x", "cos", 0.5), crossing("dominance", "x", 0.5),
   ):  # fmt: skip
     assert quantity(ROWS, "relu") is None

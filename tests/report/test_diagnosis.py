@@ -56,3 +56,8 @@ def test_divergence_is_no_collapse():
   one = [*stages, {**event, "seed": 0}]
   assert diagnose(one, "c").verdict == "continuous"
   assert diagnose([*one, {**event, "seed": 1}], "c").verdict == "diverged"
+
+
+def test_without_probes_nothing_is_said():
+  only = [row for row in rows(AT_FIRST, END) if row["kind"] == "eval"]
+  assert diagnose(only, "c").verdict == "not measured"

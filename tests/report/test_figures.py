@@ -290,7 +290,7 @@ def test_ablation_has_dashes_for_what_is_not_defined():
     {"step": 0, "kind": "probe", "condition": "a", "seed": 0, "n": 1234.5},
     {"step": 0, "kind": "probe", "condition": "b", "seed": 0, V1: -0.2},
   ]
-  columns = {"v1": ("probe", V1, "first"), "n": ("probe", "n", "first")}
+  columns = {"v1": ("probe", V1, "start"), "n": ("probe", "n", "start")}
   figure = ablation_figure.ablation(rows, CHANCES, ["b", "a"], columns)
   ax = figure.axes[0]
   assert texts(ax) == ["-0.200", "–", "–", "1234"]

@@ -47,7 +47,9 @@ def gradients(params):
 def states():
   """At steps 0 to 3."""
   params = MODEL.init(jax.random.key(0))
-  reference = probing.reference_of(params, "hidden")
+  how = {"names": ("drift",), "method": "gram"}
+  sections = {"probe": how, "full_probe": how}
+  reference = probing.reference_of(params, "hidden", sections)
   state, step = new_state(params, TX, reference), jax.jit(make_step(loss, TX))
   states = [state]
   for _ in range(3):
@@ -108,6 +110,10 @@ def test_drift_is_since_the_probe_before(states):
   again, _ = probe(states[2]._replace(reference=reference), **how)
   assert (first["drift/input"] > 1e-3).all()
   assert (again["drift/input"] < 1e-3).all()
+  # Each probe has its own.
+  state = states[2]._replace(reference=reference)
+  other, _ = probe(state, name="full_probe", **how)
+  np.testing.assert_array_equal(other["drift/input"], first["drift/input"])
 
 
 def test_only_drift_moves_what_drift_is_measured_from(states):
@@ -120,6 +126,7 @@ def test_only_drift_moves_what_drift_is_measured_from(states):
   [
     ({"names": ("dominance",)}, "dominance needs updates"),
     ({"names": ("drift",), "stacks": ("updates",)}, "drift needs weights"),
+    ({"names": ("transfer",)}, "needs updates or gradient_sum too"),
     ({"names": ("ranks",)}, "ranks needs the whole spectrum"),
     ({"names": ("aligned",)}, "aligned needs the whole spectrum"),
     ({"stacks": ()}, "probes cosines need stacks"),
@@ -183,7 +190,9 @@ def test_each_warm_probe_has_its_own(states):
 
 
 def test_without_warm_the_reference_is_what_it_was(states):
-  assert set(states[0].reference) == {"weights", "sigma_1", "before"}
+  assert states[0].reference["warm"] == {}
+  params = MODEL.init(jax.random.key(0))
+  assert probing.reference_of(params, "hidden")["before"] == {}
 
 
 def test_the_reference_holds_no_array_twice():
