@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from geom.record import Row
-from geom.report import series
+from geom.report import diagnosis, series
 
 # (rows, condition) -> the step it is of, None if of several, and a value a
 # seed, NaN where there is none; or None where the run has nothing to say.
@@ -114,18 +114,25 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:
 
   `reproduces` if every seed is within the bounds and so are mean +- 2
   standard deviations, `does not reproduce` if all of these are outside of
-  them, on one side, else `undecided`. Seeds that failed do not count.
+  them, on one side, else `undecided`. After step 0 seeds that failed, or whose
+  test accuracy is no good in the end, do not count.
   """
   found = claim.quantity(rows, claim.condition)
   if found is None:
     return None
   step, values = found
+  ignorant = np.zeros(values.shape, bool)
+  if step != 0:
+    ignorant = _did_not_learn(rows, claim.condition)
+    values = np.where(ignorant, np.nan, values)
   mean, spread, n = series.mean_spread(values)
   failed = series.failures(rows, claim.condition)
   if not n:
     verdict = "undecided"
     if failed and len(failed) == len(values):
       verdict += f" (diverged at step {max(failed.values())})"
+    elif ignorant.all():
+      verdict += " (did not learn)"
   else:
     band = 2 * np.nan_to_num(spread) * np.array([-1, 1])
     seen = np.concatenate([values[np.isfinite(values)], mean + band])
@@ -138,6 +145,16 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Judged | None:
     else:
       verdict = "undecided"
   return Judged(claim, step, float(mean), float(spread), int(n), verdict)
+
+
+def _did_not_learn(
+  rows: Sequence[Row], condition: str
+) -> Bool[np.ndarray, " seed"]:
+  """Seeds whose test accuracy in the end is below `diagnosis.LEARNT`."""
+  found = series.values_at(rows, condition, "eval", "accuracy", "last")
+  if found is None:
+    return np.zeros(len(series.seeds(rows, condition)), bool)
+  return found[1] < diagnosis.LEARNT
 
 
 def number(value: Any, digits: int = 3) -> str:

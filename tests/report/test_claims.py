@@ -131,3 +131,18 @@ def test_quantities():
 )  # fmt: skip
 def test_a_number_for_a_table(value, text):
   assert number(value) == text
+
+
+def test_seeds_that_did_not_learn_do_not_count_after_step_0():
+  def evaluated(seed, accuracy):
+    row = {"step": 9, "kind": "eval", "condition": "relu", "seed": seed}
+    return {**row, "accuracy": accuracy}
+
+  rows = [*ROWS, evaluated(0, 0.9), evaluated(1, 0.9)]
+  assert judge(claim(0.5, of=last), rows).verdict == "reproduces"
+  rows = [*ROWS, evaluated(0, 0.1), evaluated(1, 0.9)]
+  assert judge(claim(-0.1, 0.5), rows).seeds == 2
+  assert judge(Claim("t", "", "", "relu", highest("cos"), 0.5), rows).seeds == 1
+  rows = [*ROWS, evaluated(0, 0.1), evaluated(1, 0.1)]
+  found = judge(claim(0.5, of=last), rows)
+  assert (found.seeds, found.verdict) == (0, "undecided (did not learn)")
