@@ -61,12 +61,18 @@ def last(key: str, kind: str = "probe", part: slice | None = None) -> Quantity:
   return lambda rows, name: _at(rows, name, kind, key, "last", part)
 
 
-def largest(key: str, kind: str) -> Quantity:
-  """The largest absolute value of a list at the last step."""
+def turned(key: str) -> Quantity:
+  """log10 of the largest change of the loss at any angle, last `orbit` row.
+
+  Not below -9, which stands for no change at all.
+  """
 
   def quantity(rows: Sequence[Row], name: str) -> Found:
-    found = series.values_at(rows, name, kind, key, "last")
-    return found and (found[0], np.abs(found[1]).max(axis=-1))
+    found = series.values_at(rows, name, "orbit", key, "last")
+    if found is None:
+      return None
+    step, changes = found
+    return step, np.log10(np.fmax(np.abs(changes), 1e-9).max(axis=-1))
 
   return quantity
 

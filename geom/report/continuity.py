@@ -138,8 +138,9 @@ def write_report(
 RULE = """\
 A claim *reproduces* if every seed and mean ± 2 sd are within its rule, *does
 not reproduce* if all of these are outside of it, else it is *undecided*. Seeds
-that diverged or did not learn do not count after step 0. The
-rules were fixed before the run, those with a dagger on seeds 0 to 2."""
+that diverged or did not learn do not count after step 0. The rules were fixed
+before the run, but for those with a dagger, which were set after seeds 0 to
+5, because a bound had lain within the spread from seed to seed."""
 
 
 def _present(

@@ -10,11 +10,11 @@ from geom.report.claims import (
   crossing,
   highest,
   judge,
-  largest,
   last,
   number,
   start,
   table,
+  turned,
 )
 
 NAN = None  # As metrics.jsonl has it.
@@ -107,8 +107,10 @@ def test_quantities():
   np.testing.assert_allclose(
     start("part", part=slice(1, 3))(rows, "relu")[1], 0.5
   )
-  step, values = largest("part", "probe")(ROWS, "relu")
-  np.testing.assert_allclose(values, [0.9, 0.9])
+  rows = [{**row, "kind": "orbit", "part": [0, -1e-2, 1e-3]} for row in ROWS]
+  rows[1]["part"] = [0, 0, 0]
+  step, values = turned("part")(rows[:2], "relu")
+  np.testing.assert_allclose(values, [-2, -9])
   step, values = highest("cos")(ROWS, "relu")
   assert step is None
   np.testing.assert_allclose(values, [0.9, 0.7])
@@ -118,7 +120,7 @@ def test_quantities():
   later = [row for row in ROWS if row["step"]]
   assert start("cos")(later, "relu") is None
   for quantity in (
-    start("x"), last("x"), largest("x", "probe"), highest("x"),
+    start("x"), last("x"), turned("x"), highest("x"),
     crossing("x", "cos", 0.5), crossing("dominance", "x", 0.5),
   ):  # fmt: skip
     assert quantity(ROWS, "relu") is None
