@@ -24,6 +24,7 @@ from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
 from geom.record import RecordError
 from geom.train.checkpoint import ResumeError
+from geom.train.memory import keep_freed_memory
 from geom.train.stop import Stopped, raise_stopped
 
 EXPERIMENTS = {"bench": bench, "continuity_mlp": continuity_mlp}
@@ -82,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(experiment: Any, config: dict[str, Any], workdir: pathlib.Path) -> int:
+  keep_freed_memory()
   data_dir = fetch.data_dir(FLAGS.data_dir)
   if not jax.config.jax_compilation_cache_dir:
     jax.config.update("jax_compilation_cache_dir", str(data_dir / "xla"))

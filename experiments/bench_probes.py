@@ -26,6 +26,7 @@ from geom.models.resmlp import resmlp
 from geom.optim import baselines, observe
 from geom.probes import suite
 from geom.train import probing
+from geom.train.memory import keep_freed_memory
 from geom.train.objectives import classification_loss
 from geom.train.state import new_state
 from geom.train.step import make_chunk, make_step, over_seeds
@@ -235,4 +236,5 @@ def _stacked(batches: list[Any]) -> Any:
 if __name__ == "__main__":
   if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+  keep_freed_memory()
   measure(*map(pathlib.Path, sys.argv[1:]))

@@ -191,4 +191,4 @@ def save(figure: Figure, path: pathlib.Path) -> None:
   """Writes a PNG, the same bytes for the same figure."""
   path.parent.mkdir(parents=True, exist_ok=True)
   with matplotlib.rc_context(STYLE):  # Ticks are made when they are drawn.
-    figure.savefig(path, dpi=160, metadata={"Software": None})
+    figure.savefig(path, dpi=120, metadata={"Software": None})
