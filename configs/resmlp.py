@@ -4,7 +4,8 @@
 
 trains four conditions, three seeds each, on MNIST for 464 steps of 64, half an
 epoch, in about a minute and a half on two cores. `long` goes on to 6000 steps,
-15 to 20 minutes. `paper` is every condition with every probe, about an hour.
+15 to 20 minutes. `paper` is every condition with every probe: an hour and a
+half on one core.
 See the README for what comes out. Any other variant is a list of conditions
 and of families, `init_gain` and `optimizers`: `relu`, `none,radial`.
 """

@@ -192,7 +192,7 @@ CLAIMS = (
     )),
   # The mechanism: orbits of rotations. Where the loss is flat along them it
   # changes by rounding, 1e-7 nats.
-  *(Claim(f"{name}: loss {said} when the stream is turned (log10 nats) †",
+  *(Claim(f"{name}: loss {said}, stream turned to 3 radians (log10 nats) †",
           said, "–", condition, turned("orbit/stream"), *bound)
     for condition, name, said, bound in (
       ("none", "Res+None", "flat", (None, -5.0)),
@@ -201,7 +201,7 @@ CLAIMS = (
       ("relu", "Res+ReLU", "not flat", (-4.0, None)),
       ("layernorm_none", "LayerNorm", "not flat", (-4.0, None)),
     )),
-  *(Claim(f"{name}: loss {said} when one layer is (log10 nats) †", said, "–",
+  *(Claim(f"{name}: loss {said}, one layer turned so (log10 nats) †", said, "–",
           condition, turned("orbit/between"), *bound)
     for condition, name, said, bound in (
       ("nores_none", "NoRes+None", "flat", (None, -5.0)),
@@ -211,10 +211,10 @@ CLAIMS = (
         "–", "none", last("drift/input", part=slice(None)), 0.8),
   Claim("Res+ReLU: v1 stays (radians) †", "none", "–", "relu",
         last("drift/input", part=slice(None)), high=0.3),
-  Claim("Res+None: Adam's steps drift along the orbit (share) †",
+  Claim("Res+None: Adam's steps have a part along the orbit (share) †",
         "drift", "–", "none", last("orbit/drift_share", "orbit"), 0.003,
         chance=SHARE),
-  Claim("Control, Res+None with SGD: its steps do not (share)", "–", "–",
+  Claim("Control, Res+None with SGD: its steps have none (share)", "–", "–",
         "none_sgd", last("orbit/drift_share", "orbit"), high=1e-3,
         chance=SHARE),
 )  # fmt: skip
@@ -247,7 +247,8 @@ def unlike(name: str, settings: dict[str, Any]) -> list[str]:
       found.append("full_probe.every")
     if "drift" in settings["probe"]["names"]:
       found.append("probe.names")
-    if settings["train"]["num_steps"] % DRIFT_EVERY:
+    steps = settings["train"]["num_steps"]
+    if steps >= LEAST_STEPS and steps % DRIFT_EVERY:
       found.append("train.num_steps")
   if settings["checkpoints_of"] is not None:
     found.append("checkpoints_of")

@@ -98,7 +98,7 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
   shapes = jax.eval_shape(resmlp(**model).init, jax.random.key(0))
   numbers = sum(x.size for x in jax.tree.leaves(shapes))
   notes = [NOTES] + [
-    f"`{name}` is not judged: its {', '.join(unlike)} is not the claims'."
+    f"`{name}` is not judged: not the claims' own: {', '.join(unlike)}."
     for name, unlike in others.items()
   ]
   return write_report(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-QUARTERS_FROM = 512  # Rows; below it the pieces are too small to gain.
+LARGE = 512  # Rows from which a matrix is worked on by itself, in pieces.
 
 
 def matmul(
@@ -68,8 +68,23 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
   m, n = matrices.shape[-2:]
   if m > n:
     return flip(leading_triplets(jnp.swapaxes(matrices, -1, -2), k))
-  a, size, spoil = scaled(matrices)
-  return unscaled(gram_triplets(a, k), size, spoil)
+
+  def all_at_once(matrices: Float[Array, "... m n"]) -> Triplets:
+    a, size, spoil = scaled(matrices)
+    return unscaled(gram_triplets(a, k), size, spoil)
+
+  if matrices.ndim == 2 or m < LARGE:
+    return all_at_once(matrices)
+
+  def one_by_one(matrices: Float[Array, "... m n"]) -> Triplets:
+    """Each stays in the cache of a CPU, which the stack does not."""
+    *stack, m, n = matrices.shape
+    found = jax.lax.map(all_at_once, matrices.reshape(-1, m, n))
+    return jax.tree.map(lambda x: x.reshape(*stack, *x.shape[1:]), found)
+
+  return jax.lax.platform_dependent(
+    matrices, cpu=one_by_one, default=all_at_once
+  )
 
 
 def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
@@ -141,7 +156,7 @@ def gram_triplets(a: Float[Array, "... m n"], k: int) -> Triplets:
 def _gram(a: Float[Array, "... m n"]) -> Float[Array, "... m m"]:
   """`A A.T`; of large matrices in quarters, one of which is a transpose."""
   m, n = a.shape[-2:]
-  if m % 2 or m < QUARTERS_FROM:
+  if m % 2 or m < LARGE:
     return matmul(a, jnp.swapaxes(a, -1, -2))
   halves = a.reshape(*a.shape[:-2], 2, m // 2, n)
   same = matmul(halves, jnp.swapaxes(halves, -1, -2))

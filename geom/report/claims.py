@@ -1,4 +1,4 @@
-"""A paper's claims beside our numbers, judged by rules fixed before the run."""
+"""A paper's claims beside our numbers, judged by rules."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

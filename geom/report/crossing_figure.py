@@ -31,10 +31,12 @@ def crossing(
   height = 3.8 + 0.2 * len(conditions)
   figure, axes = figures.panels(1, 2, figsize=(9, height), sharey=True)
   for ax, (x_key, x_name) in zip(axes.flat, sides.items(), strict=True):
+    positive = False
     for i, name in enumerate(conditions):
       found = series.path(rows, name, x_key, y_key)
       if found is None or not np.isfinite(found[0] + found[1]).any():
         continue
+      positive |= bool(np.any(found[0] > 0))
       at = series.crossings(rows, name, x_key, y_key, LEVEL)
       for x, y in zip(*found, strict=True):
         _trajectory(ax, i, x, y)
@@ -46,7 +48,8 @@ def crossing(
     ax.axhline(LEVEL, color="0.4", lw=0.8)
     figures.chance(ax, chances["input"])
     ax.set_ylim(-0.02, 1.02)
-    ax.set_xscale("log")
+    if positive:  # Training with a learning rate of 0 leaves nothing to log.
+      ax.set_xscale("log")
     ax.set_xlabel(x_name + ", mean over layers")
     _, labels = ax.get_legend_handles_labels()
     shown[x_key] = len(labels) - 1

@@ -103,12 +103,17 @@ def path(
 ) -> (
   tuple[Float[np.ndarray, "seed step"], Float[np.ndarray, "seed step"]] | None
 ):
-  """Two numbers of probes at the steps that have both, in order of steps."""
+  """Two numbers of probes at the steps that have both, in order of steps.
+
+  None where step 0 is not among them: what happened before is not known.
+  """
   x = curve(rows, condition, "probe", x_key)
   y = curve(rows, condition, "probe", y_key)
   if x is None or y is None:
     return None
-  _, in_x, in_y = np.intersect1d(x.steps, y.steps, return_indices=True)
+  steps, in_x, in_y = np.intersect1d(x.steps, y.steps, return_indices=True)
+  if not len(steps) or steps[0] > 0:
+    return None
   return x.values[:, in_x], y.values[:, in_y]
 
 

@@ -257,6 +257,16 @@ def test_crossing_marks_where_each_seed_crosses():
   assert shown == ["none: never", "relu: 2.67 (1 of 2)", "chance"]
 
 
+def test_where_nothing_moves_there_is_no_logarithm(tmp_path):
+  still = [
+    {**row, **{k: 0.0 for k in row if k.startswith("dominance/")}}
+    for row in ROWS
+  ]
+  figure = DRAW["crossing"](still, NAMES)
+  assert [ax.get_xscale() for ax in figure.axes] == ["linear", "linear"]
+  figures.save(figure, tmp_path / "still.png")
+
+
 def test_a_trajectory_goes_through_its_probes_and_its_crossing():
   figure = DRAW["crossing"](ROWS, ("none",))
   ax = figure.axes[0]

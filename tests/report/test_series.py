@@ -45,3 +45,6 @@ def test_crossings_are_by_seed_at_steps_that_have_both():
   np.testing.assert_allclose(found, [np.nan, 1.0])
   assert series.crossings(rows, "a", X, "nowhere", 0.5) is None
   assert series.crossings(rows, "b", X, Y, 0.5) is None
+  # What was before the first probe is not known.
+  later = [row for row in rows if row["step"]]
+  assert series.crossings(later, "a", X, Y, 0.5) is None
