@@ -298,7 +298,8 @@ def test_the_files_of_a_run(run):
     assert mine["step"] == 100
     assert condition["failed"] == {}
   report = (run / "report.md").read_text()
-  assert "`relu` is not judged: its model.width," in report  # It is no paper's.
+  # It is no paper's.
+  assert "`relu` is not judged: not the claims' own: model.width," in report
   linked = re.findall(r"!\[.*?\]\((.*?)\)", report)
   assert len(linked) == len(set(linked)) >= 3
   for figure in linked:
