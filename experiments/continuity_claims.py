@@ -12,6 +12,7 @@ from typing import Any
 
 from geom import record
 from geom.probes.continuity import chance_cosine
+from geom.probes.orbit import chance_share
 from geom.report.claims import Claim, crossing, highest, last, start, turned
 
 # The setting that the rules of the claims are for; others are not judged.
@@ -91,7 +92,7 @@ GROUPS = {
 }  # fmt: skip
 
 CHANCE = chance_cosine(256)
-SHARE = 0.026  # `orbit.chance_share` of a network of this size.
+SHARE = chance_share(256, 784 * 256 + 16 * 256**2 + 256 * 10)
 V1, U1 = "weights/cos_input_mean", "weights/cos_output_mean"
 GRAD_V1, GRAD_U1 = "gradients/cos_input_mean", "gradients/cos_output_mean"
 OTHERS = "weights/same_index_input", slice(1, 5)

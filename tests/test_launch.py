@@ -632,3 +632,25 @@ def test_probes_of_saved_checkpoints_are_those_of_the_run(launch, tmp_path):
   assert first != second
   assert len(orbits) == 4 and len(orbits[0]["orbit/stream"]) == 2
   assert (again / "report.md").exists()
+
+
+def test_failed_seeds_are_named_again_when_measured_afterwards(
+  launch, tmp_path
+):
+  there, again = tmp_path / "there", tmp_path / "again"
+  launch(
+    *(RELU, *TINY, *SGD, f"--workdir={there}", "--config.optim.lr=1e9"),
+    code=1,
+  )
+  launch(
+    f"--config={there}/config.json",
+    f"--workdir={again}",
+    f"--config.checkpoints_of={there}",
+    code=1,
+  )
+  one, other = (
+    json.loads((workdir / "summary.json").read_text())["conditions"]["relu"]
+    for workdir in (there, again)
+  )
+  assert one["failed"] and other["failed"] == one["failed"]
+  assert other["per_seed"] == {}

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from geom import linalg
 from geom.linalg import exact_triplets, leading_triplets
 
 TALL, SQUARE, WIDE = (9, 5), (7, 7), (5, 9)
@@ -281,3 +282,17 @@ def test_a_large_gram_matrix_in_quarters_is_the_whole():
     found.right, 1, 2
   )
   np.testing.assert_allclose(product, a, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 24, 32), (4, 32, 24), (24, 32)])
+def test_large_matrices_one_by_one_are_the_stack(shape, monkeypatch):
+  """What is large is decided by the rows; NaN spoils its own matrix only."""
+  stack = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+  if len(shape) > 2:
+    stack[..., 1, 2, 3] = np.nan
+  wanted = jax.jit(lambda a: leading_triplets(a, 3))(stack)
+  monkeypatch.setattr(linalg, "LARGE", 8)
+  found = jax.jit(lambda a: leading_triplets(a, 3))(stack)
+  for one, other in zip(found, wanted, strict=True):
+    assert one.shape == other.shape
+    np.testing.assert_allclose(np.abs(one), np.abs(other), rtol=1e-3, atol=1e-4)

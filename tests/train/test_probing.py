@@ -203,3 +203,13 @@ def test_the_reference_holds_no_array_twice():
   pointers = {x.unsafe_buffer_pointer() for x in leaves}
   assert len(pointers) == len(leaves)
   assert all(isinstance(x, jnp.ndarray) for x in leaves)
+
+
+def test_measuring_again_keeps_the_start_of_the_run():
+  params = MODEL.init(jax.random.key(0))
+  other = MODEL.init(jax.random.key(1))
+  new, saved = (probing.reference_of(p, "hidden") for p in (params, other))
+  found = probing.with_start(new, saved)
+  for key in ("weights", "sigma_1"):
+    np.testing.assert_array_equal(found[key], saved[key])
+  assert found["before"] is new["before"] and found.keys() == new.keys()
