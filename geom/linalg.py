@@ -5,7 +5,8 @@ compiled program can hang (jax 0.10; jax issues 36927 and 39292). Every function
 here makes one at most, and a program should call at most one of them.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,39 @@ def unit_frobenius(
   size = jnp.max(jnp.abs(a), axis=(-1, -2), keepdims=True)
   norm = jnp.linalg.norm(a / size, axis=(-1, -2), keepdims=True)
   return a / size / norm, (size * norm)[..., 0, 0]
+
+
+def unit_max(matrices: Float[Array, "*s m n"]) -> Float[Array, "*s m n"]:
+  """Matrices of largest entry 1, in float32 or wider; zero stays zero.
+
+  A matrix with a NaN or an infinity becomes NaN throughout.
+  """
+  a, _, spoil = scaled(matrices)
+  return a + spoil
+
+
+def one_by_one(
+  f: Callable[[Array], Array], stack: Float[Array, "..."], *, rank: int = 2
+) -> Any:
+  """`f` of a stack of matrices; on a CPU of one large matrix after the other.
+
+  So each stays in the CPU's cache, which the stack does not.
+
+  Args:
+    f: of arrays `(..., m, n)`, or with one axis more before m for each
+      above 2 of `rank`.
+    stack: what it is applied to.
+    rank: axes of one member.
+  """
+  lead = stack.shape[: stack.ndim - rank]
+  if not lead or min(stack.shape[-2:]) < LARGE:
+    return f(stack)
+
+  def mapped(stack: Float[Array, "..."]) -> Any:
+    found = jax.lax.map(f, stack.reshape(-1, *stack.shape[len(lead) :]))
+    return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[1:]), found)
+
+  return jax.lax.platform_dependent(stack, cpu=mapped, default=f)
 
 
 class Triplets(NamedTuple):
@@ -73,18 +107,7 @@ def leading_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
     a, size, spoil = scaled(matrices)
     return unscaled(gram_triplets(a, k), size, spoil)
 
-  if matrices.ndim == 2 or m < LARGE:
-    return all_at_once(matrices)
-
-  def one_by_one(matrices: Float[Array, "... m n"]) -> Triplets:
-    """Each stays in the cache of a CPU, which the stack does not."""
-    *stack, m, n = matrices.shape
-    found = jax.lax.map(all_at_once, matrices.reshape(-1, m, n))
-    return jax.tree.map(lambda x: x.reshape(*stack, *x.shape[1:]), found)
-
-  return jax.lax.platform_dependent(
-    matrices, cpu=one_by_one, default=all_at_once
-  )
+  return one_by_one(all_at_once, matrices)
 
 
 def exact_triplets(matrices: Float[Array, "... m n"], k: int) -> Triplets:
