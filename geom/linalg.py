@@ -22,6 +22,11 @@ def matmul(
   return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
+def identity_like(s: Float[Array, "*s n n"]) -> Float[Array, "*s n n"]:
+  """A stack of identities."""
+  return jnp.broadcast_to(jnp.eye(s.shape[-1], dtype=s.dtype), s.shape)
+
+
 def unit_frobenius(
   matrices: Float[Array, "*s m n"],
 ) -> tuple[Float[Array, "*s m n"], Float[Array, "*s"]]:

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from geom.linalg import matmul, one_by_one
+from geom.linalg import identity_like, matmul, one_by_one
 from geom.polar import msign, polar
 
 Matrices = Float[Array, "*s m n"]
@@ -220,7 +220,7 @@ def sym(s: Square) -> Square:
 
 def off_diagonal(s: Square) -> Square:
   """The off-diagonal part: Off in the papers."""
-  return jnp.where(jnp.eye(s.shape[-1], dtype=bool), 0, s)
+  return jnp.where(identity_like(s) == 1, 0, s)
 
 
 # How far a Gram matrix may be from I for a series in their difference: with
@@ -239,11 +239,9 @@ def nearby_polar(x: Matrices) -> Matrices:
 
 
 def _nearby_polar(x: Matrices) -> Matrices:
-  n = x.shape[-1]
   gram = matmul(_t(x), x)
-  eye = jnp.eye(n, dtype=x.dtype)
   empty = jnp.diagonal(gram, axis1=-2, axis2=-1)[..., None] == 0
-  e = gram - jnp.where(empty, 0, eye)
+  e = gram - jnp.where(empty, 0, identity_like(gram))
   # The largest sum of a row bounds the spectral norm, as the Frobenius norm.
   rows = jnp.max(jnp.sum(jnp.abs(e), axis=-1), axis=-1)
   bound = jnp.minimum(rows, jnp.linalg.norm(e, axis=(-1, -2)))

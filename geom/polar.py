@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from geom.linalg import matmul, one_by_one, unit_max
+from geom.linalg import identity_like, matmul, one_by_one, unit_max
 
 # Singular values from this share of the largest come out as 1, by steps: see
 # `msign`. In float32 more steps resolve nothing smaller, as rounding grows
@@ -124,7 +124,8 @@ def clip_singular_values(
   """
   if 0 in a.shape:
     return a
-  e = matmul(_t(a), a) - jnp.eye(a.shape[-1], dtype=a.dtype)
+  gram = matmul(_t(a), a)
+  e = gram - identity_like(gram)
   sign = _msign(e, polar_express(5, floor=CLIP_FLOOR), e.dtype)
   above = (e + matmul(sign, e)) / 2
   return matmul(a, _inverse_root(above, steps=root_steps))
@@ -138,7 +139,7 @@ def _inverse_root(
   By coupled Newton-Schulz steps, scaled so that the eigenvalues of
   `(I + S) / scale` lie around 1 and below 2, where the steps converge.
   """
-  eye = jnp.eye(s.shape[-1], dtype=s.dtype)
+  eye = identity_like(s)
   s2 = matmul(s, s)
   most = jnp.sqrt(jnp.linalg.norm(s2, axis=(-1, -2), keepdims=True))
   scale = 1 + most / 2

@@ -1,0 +1,536 @@
+"""Manifold Muon is an optax transformation like any other."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax.contrib import MuonDimensionNumbers
+
+from geom import manifolds
+from geom.optim import layout, solvers
+from geom.optim import manifold_muon as mm
+
+MANIFOLDS = {
+  "euclidean": manifolds.euclidean(),
+  "stiefel": manifolds.stiefel(),
+  "scaled_stiefel": manifolds.scaled_stiefel(2.0),
+  "dgram": manifolds.dgram(),
+  "procrustes": manifolds.dgram("procrustes"),
+  "oblique": manifolds.oblique(),
+}
+every_manifold = pytest.mark.parametrize("name", MANIFOLDS)
+
+
+def kernels(manifold, seed=0):
+  """A stack of tall, a wide and a square kernel, on the manifold."""
+  shapes = {"tall": (3, 12, 8), "wide": (6, 10), "deep": {"square": (8, 8)}}
+  keys = iter(jax.random.split(jax.random.key(seed), 3))
+  params = jax.tree.map(
+    lambda shape: jax.random.normal(next(keys), shape),
+    shapes,
+    is_leaf=lambda x: isinstance(x, tuple),
+  )
+  return mm.project(params, manifold)[0]
+
+
+def gradients(params, seed=1):
+  keys = iter(
+    jax.random.split(jax.random.key(seed), len(jax.tree.leaves(params)))
+  )
+  return jax.tree.map(lambda x: jax.random.normal(next(keys), x.shape), params)
+
+
+def same(a, b, tolerance=0.0):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def after(tx, params, steps=3, change=lambda g, step: g):
+  state = tx.init(params)
+  step = jax.jit(tx.update)
+  for i in range(steps):
+    updates, state = step(change(gradients(params, i), i), state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def off(manifold, params):
+  return max(
+    float(jnp.max(manifolds.distance(manifold, x)))
+    for x in (params["tall"], params["wide"], params["deep"]["square"].T)
+  )
+
+
+@every_manifold
+def test_parameters_stay_on_the_manifold(name):
+  manifold = MANIFOLDS[name]
+  params = after(mm.manifold_muon(0.1, manifold), kernels(manifold), steps=20)
+  assert off(manifold, params) < 1e-6
+
+
+@every_manifold
+def test_the_alias_is_the_chain_of_its_links(name):
+  manifold = MANIFOLDS[name]
+  chain = optax.chain(
+    optax.trace(0.9, nesterov=True),
+    mm.steepest_descent(manifold),
+    optax.scale_by_learning_rate(0.1),
+    mm.retract(manifold),
+  )
+  params = kernels(manifold)
+  alias = mm.manifold_muon(0.1, manifold, momentum=0.9)
+  same(after(alias, params), after(chain, params))
+
+
+@every_manifold
+def test_steps_go_downhill_at_the_learning_rate(name):
+  manifold = MANIFOLDS[name]
+  params = kernels(manifold)
+  tx = mm.manifold_muon(1e-3, manifold)
+  g = gradients(params)
+  updates, _ = tx.update(g, tx.init(params), params)
+  for u, x in zip(jax.tree.leaves(updates), jax.tree.leaves(g), strict=True):
+    assert jnp.sum(u * x) < 0
+    longest = jnp.linalg.norm(u, 2, axis=(-1, -2))
+    np.testing.assert_allclose(longest, 1e-3, rtol=0.05)
+
+
+@every_manifold
+def test_at_learning_rate_zero_nothing_changes_by_a_bit(name):
+  params = kernels(MANIFOLDS[name])
+  same(after(mm.manifold_muon(0.0, MANIFOLDS[name]), params), params)
+
+
+@every_manifold
+def test_a_layer_without_gradient_stays_as_it_is(name):
+  manifold = MANIFOLDS[name]
+
+  def first_layer_zero(g, step):
+    return {**g, "tall": g["tall"].at[0].set(0.0)}
+
+  params = kernels(manifold)
+  moved = after(mm.manifold_muon(0.1, manifold), params, 4, first_layer_zero)
+  same(moved["tall"][0], params["tall"][0])
+  free = after(mm.manifold_muon(0.1, manifold), params, 4)
+  same(moved["tall"][1:], free["tall"][1:], 1e-6)
+  assert np.all(np.isfinite(moved["tall"]))
+
+
+@every_manifold
+def test_nan_in_one_matrix_is_seen_there_and_nowhere_else(name):
+  manifold = MANIFOLDS[name]
+  params = kernels(manifold)
+  tx = mm.manifold_muon(0.1, manifold)
+  g = gradients(params)
+  g["tall"] = g["tall"].at[1, 2, 3].set(jnp.nan)
+  updates, _ = jax.jit(tx.update)(g, tx.init(params), params)
+  assert np.all(np.isnan(updates["tall"][1]))
+  assert np.all(np.isfinite(updates["tall"][::2]))
+  assert np.all(np.isfinite(updates["wide"]))
+
+
+def test_apply_if_finite_keeps_everything_where_there_is_a_nan():
+  manifold = MANIFOLDS["dgram"]
+  params = kernels(manifold)
+  tx = optax.apply_if_finite(mm.manifold_muon(0.1, manifold), 5)
+  state = tx.init(params)
+  g = gradients(params)
+  g["wide"] = g["wide"].at[0, 0].set(jnp.nan)
+  updates, after_nan = jax.jit(tx.update)(g, state, params)
+  same(updates, jax.tree.map(jnp.zeros_like, params))
+  same(after_nan.inner_state, state.inner_state)
+
+
+def test_multi_steps_emits_zeros_until_it_steps():
+  manifold = MANIFOLDS["stiefel"]
+  params = kernels(manifold)
+  tx = optax.MultiSteps(mm.manifold_muon(0.1, manifold), 3)
+  state, step = tx.init(params), jax.jit(tx.update)
+  # A parameter off the manifold would be moved by a retraction.
+  params = jax.tree.map(lambda x: 1.5 * x, params)
+  for i in range(2):
+    updates, state = step(gradients(params, i), state, params)
+    same(updates, jax.tree.map(jnp.zeros_like, params))
+  updates, state = step(gradients(params, 2), state, params)
+  assert all(jnp.any(u != 0) for u in jax.tree.leaves(updates))
+
+
+def test_partition_leaves_the_rest_to_another_optimizer():
+  manifold = MANIFOLDS["stiefel"]
+  params = {"kernel": kernels(manifold)["tall"], "bias": jnp.zeros(4)}
+  tx = optax.partition(
+    {"muon": mm.manifold_muon(0.1, manifold), "adam": optax.adam(0.1)},
+    {"kernel": "muon", "bias": "adam"},
+  )
+  alone = after(mm.manifold_muon(0.1, manifold), {"kernel": params["kernel"]})
+
+  def with_bias(g, step):
+    del step
+    alone = gradients({"kernel": params["kernel"]}, 0)
+    return {"kernel": alone["kernel"], "bias": g["bias"]}
+
+  both = after(tx, params, 1, with_bias)
+  first = after(
+    mm.manifold_muon(0.1, manifold), {"kernel": params["kernel"]}, 1
+  )
+  same(both["kernel"], first["kernel"])
+  assert jnp.all(both["bias"] != 0)
+  assert alone["kernel"].shape == params["kernel"].shape
+
+
+def test_learning_rate_may_be_injected_and_changed():
+  manifold = MANIFOLDS["dgram"]
+  params = kernels(manifold)
+  tx = optax.inject_hyperparams(mm.manifold_muon)(
+    learning_rate=0.0, manifold=manifold, solver="auto"
+  )
+  state, step = tx.init(params), jax.jit(tx.update)
+  updates, state = step(gradients(params), state, params)
+  same(updates, jax.tree.map(jnp.zeros_like, params))
+  state.hyperparams["learning_rate"] = jnp.float32(0.1)
+  updates, state = step(gradients(params), state, params)
+  assert all(jnp.any(u != 0) for u in jax.tree.leaves(updates))
+  assert step._cache_size() == 1
+
+
+def test_a_schedule_is_followed():
+  manifold = MANIFOLDS["stiefel"]
+  params = kernels(manifold)
+  tx = mm.manifold_muon(lambda step: jnp.where(step < 2, 0.0, 0.1), manifold)
+  same(after(tx, params, 2), params)
+  assert jnp.any(after(tx, params, 3)["wide"] != params["wide"])
+
+
+def test_functions_for_choices_are_refused_not_called_with_a_step():
+  for choice in ("fused", "orientation", "dimension_numbers"):
+    with pytest.raises(TypeError, match=choice):
+      mm.manifold_muon(0.1, MANIFOLDS["dgram"], **{choice: lambda p: None})
+
+
+def test_parameters_are_needed_and_must_be_matrices():
+  tx = mm.manifold_muon(0.1, MANIFOLDS["stiefel"])
+  params = kernels(MANIFOLDS["stiefel"])
+  with pytest.raises(ValueError, match="params"):
+    tx.update(params, tx.init(params))
+  with pytest.raises(ValueError, match=r"'head/bias'.*partition"):
+    tx.init({"head": {"bias": jnp.zeros(3)}})
+
+
+@pytest.mark.parametrize(
+  "wrong",
+  [{"solver": "newton"}, {"shape_scaling": "big"}, {"orientation": "left"}],
+  ids=str,
+)
+def test_unknown_names_are_refused(wrong):
+  (value,) = wrong.values()
+  with pytest.raises(ValueError, match=value):
+    mm.manifold_muon(0.1, MANIFOLDS["dgram"], **wrong).init(jnp.eye(3))
+
+
+@every_manifold
+def test_weight_decay_keeps_to_cones(name):
+  manifold = MANIFOLDS[name]
+  if not manifold.cone:
+    with pytest.raises(ValueError, match="weight decay"):
+      mm.manifold_muon(0.1, manifold, weight_decay=0.1)
+    mm.manifold_muon(0.1, manifold, weight_decay=0.0)
+    return
+  params = kernels(manifold)
+  tx = mm.manifold_muon(0.1, manifold, weight_decay=0.5)
+  zero = after(tx, params, 1, lambda g, _: jax.tree.map(jnp.zeros_like, g))
+  same(zero, jax.tree.map(lambda x: 0.95 * x, params), 1e-6)
+  assert off(manifold, after(tx, params, 5)) < 1e-6
+
+
+def test_init_needs_only_shapes_and_none_may_be_a_leaf():
+  manifold = MANIFOLDS["stiefel"]
+  params = kernels(manifold)
+  tx = mm.manifold_muon(0.1, manifold)
+  shapes = jax.eval_shape(lambda: params)
+  same(tx.init(shapes), tx.init(params))
+  params["none"] = None
+  g = {**gradients({k: params[k] for k in ("tall", "wide", "deep")})}
+  g["none"] = None
+  updates, _ = tx.update(g, tx.init(params), params)
+  assert updates["none"] is None
+
+
+def test_a_second_step_does_not_compile_and_donation_works():
+  manifold = MANIFOLDS["dgram"]
+  params = kernels(manifold)
+  tx = mm.manifold_muon(0.1, manifold)
+
+  @functools.partial(jax.jit, donate_argnums=(0, 1))
+  def step(params, state, g):
+    updates, state = tx.update(g, state, params)
+    return optax.apply_updates(params, updates), state
+
+  g, state = gradients(params), tx.init(params)
+  copy = jax.tree.map(jnp.copy, params)
+  for _ in range(3):
+    copy, state = step(copy, state, g)
+  assert step._cache_size() == 1
+
+
+def test_a_link_after_retract_is_detected_if_asked_for():
+  manifold = MANIFOLDS["stiefel"]
+  params = kernels(manifold)
+  fine = mm.manifold_muon(0.1, manifold, checked=True)
+  after(fine, params, 3)
+  for broken in (optax.chain(fine, optax.scale(1.5)),):
+    with pytest.raises(Exception, match="off the manifold stiefel"):
+      jax.block_until_ready(after(broken, params, 3))
+  with pytest.raises(mm.ManifoldError, match="'tall'"):
+    fine.update(
+      params, fine.init(params), jax.tree.map(lambda x: 2 * x, params)
+    )
+
+
+def test_stacks_with_gradients_of_other_scales_equal_single_matrices():
+  manifold = MANIFOLDS["dgram"]
+  tx = mm.manifold_muon(0.1, manifold)
+  scales = jnp.array([1.0, 1e-3, 1e3])[:, None, None]
+  stack = kernels(manifold)["tall"]
+  together = after(tx, stack, 3, lambda g, _: scales * g)
+  for i in range(3):
+    # The same gradients as in the stack, by themselves.
+    alone, state = stack[i], tx.init(stack[i])
+    for step in range(3):
+      g = (scales * gradients(stack, step))[i]
+      updates, state = tx.update(g, state, alone)
+      alone = alone + updates
+    same(alone, together[i], 1e-6)
+
+
+@pytest.mark.parametrize(
+  "shape", [(1, 5), (5, 1), (1, 1), (7, 6), (0, 4), (2, 0, 3), (0, 4, 4)]
+)
+@every_manifold
+def test_thin_and_empty_kernels(name, shape):
+  manifold = MANIFOLDS[name]
+  params, _ = mm.project(
+    {"x": jax.random.normal(jax.random.key(0), shape)}, manifold
+  )
+  moved = after(mm.manifold_muon(0.1, manifold), params)["x"]
+  assert moved.shape == shape
+  assert np.all(np.isfinite(moved))
+  if moved.size:
+    x = moved.T if shape[-1] == shape[-2] else moved
+    assert jnp.all(manifolds.distance(manifold, x) < 1e-6)
+
+
+def test_bfloat16_parameters_and_momentum():
+  manifold = MANIFOLDS["stiefel"]
+  half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), kernels(manifold))
+  tx = mm.manifold_muon(0.1, manifold, momentum_dtype=jnp.bfloat16)
+  moved = after(tx, half)
+  assert {x.dtype for x in jax.tree.leaves(moved)} == {jnp.dtype(jnp.bfloat16)}
+  assert off(manifold, moved) < 5e-3
+  full = after(tx, kernels(manifold))
+  assert off(manifold, full) < 1e-6
+  trace = tx.init(full)[0].trace
+  assert {x.dtype for x in jax.tree.leaves(trace)} == {jnp.dtype(jnp.bfloat16)}
+
+
+# The layout of kernels.
+
+
+def columns(x):
+  return x.T @ x
+
+
+def rows(x):
+  return x @ x.T
+
+
+@pytest.mark.parametrize(
+  "orientation, gram", [("short", rows), ("input", rows), ("output", columns)]
+)
+def test_orientation_of_a_square_kernel(orientation, gram):
+  """`x @ K`: the input axis is the first, its Gram matrix is K K.T."""
+  manifold = manifolds.oblique()
+  k = jax.random.normal(jax.random.key(0), (6, 6))
+  near, _ = mm.project(k, manifold, orientation=orientation)
+  tx = mm.manifold_muon(0.1, manifold, orientation=orientation)
+  for x in (near, after(tx, near)):
+    np.testing.assert_allclose(jnp.diag(gram(x)), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [3, (4, 4, 4), {"q*": 3}, (8, 2, 2)])
+def test_fused_kernels_are_their_parts(fused):
+  manifold = MANIFOLDS["stiefel"]
+  params = {"qkv": jax.random.normal(jax.random.key(0), (2, 8, 12))}
+  params, _ = mm.project(params, manifold, fused=fused)
+  tx = mm.manifold_muon(0.1, manifold, fused=fused)
+  moved = after(tx, params)["qkv"]
+  sizes = fused if isinstance(fused, tuple) else (4, 4, 4)
+  ends = np.cumsum(sizes)[:-1]
+  for i, part in enumerate(jnp.split(moved, ends, axis=-1)):
+    first = jnp.split(params["qkv"], ends, axis=-1)[i]
+    if first.shape[-1] != first.shape[-2]:
+      assert jnp.all(manifolds.distance(manifold, part) < 1e-6)
+    # By itself, with the same gradients.
+    x, state = first, mm.manifold_muon(0.1, manifold).init(first)
+    for step in range(3):
+      g = jnp.split(gradients(params, step)["qkv"], ends, axis=-1)[i]
+      u, state = mm.manifold_muon(0.1, manifold).update(g, state, x)
+      x = x + u
+    same(part, x, 1e-6)
+
+
+def test_fused_that_does_not_fit_is_refused():
+  for fused in (5, (4, 4), (12, 0)):
+    with pytest.raises(ValueError, match=r"'qkv'.*fused"):
+      mm.manifold_muon(0.1, MANIFOLDS["dgram"], fused=fused).init(
+        {"qkv": jnp.zeros((8, 12))}
+      )
+
+
+def test_dimension_numbers_say_where_the_axes_are():
+  """(heads, head size) are the output, the layers come last."""
+  manifold = MANIFOLDS["dgram"]
+  numbers = MuonDimensionNumbers(reduction_axis=1, output_axis=(0, 2))
+  x = jax.random.normal(jax.random.key(0), (4, 20, 3, 2))
+  plain = jnp.transpose(x, (3, 1, 0, 2)).reshape(2, 20, 12)
+  x, _ = mm.project(x, manifold, dimension_numbers=numbers)
+  plain, _ = mm.project(plain, manifold)
+
+  def back(y):
+    return jnp.transpose(y.reshape(2, 20, 4, 3), (2, 1, 3, 0))
+
+  same(x, back(plain), 1e-6)
+  g = jax.random.normal(jax.random.key(1), plain.shape)
+  tx = mm.manifold_muon(0.1, manifold, dimension_numbers=numbers)
+  ours, _ = tx.update(back(g), tx.init(x), x)
+  tx = mm.manifold_muon(0.1, manifold)
+  theirs, _ = tx.update(g, tx.init(plain), plain)
+  same(ours, back(theirs), 1e-6)
+
+
+def test_dimension_numbers_that_do_not_fit_are_refused():
+  for numbers in (
+    MuonDimensionNumbers(0, 3),
+    MuonDimensionNumbers(0, 0),
+    MuonDimensionNumbers((0, 1), 1),
+  ):
+    with pytest.raises(ValueError, match="axes"):
+      mm.manifold_muon(0.1, MANIFOLDS["dgram"], dimension_numbers=numbers).init(
+        jnp.zeros((3, 4))
+      )
+
+
+@pytest.mark.parametrize("fused", [None, 3, (5, 4, 3)])
+@pytest.mark.parametrize("orientation", layout.ORIENTATIONS)
+def test_join_undoes_split(fused, orientation):
+  how = layout.Layout(MuonDimensionNumbers((0, 2), 1), fused, orientation)
+  x = jax.random.normal(jax.random.key(0), (2, 12, 3, 5))
+  same(layout.join(layout.split(x, how), x, how), x)
+  parts = layout.split(x, how)
+  assert layout.fans(x.shape, how) == [
+    (6, n) for n in ((12,) if fused is None else (4,) if fused == 3 else fused)
+  ]
+  assert all(p.shape[-2] == 6 for p in parts)
+
+
+@pytest.mark.parametrize(
+  "kind, factor", [("width", 2.0), ("rms", 0.2 * 40**0.5)]
+)
+def test_shape_scaling_is_a_factor_on_the_learning_rate(kind, factor):
+  manifold = MANIFOLDS["dgram"]
+  k, _ = mm.project(jax.random.normal(jax.random.key(0), (10, 40)), manifold)
+  scaled = mm.manifold_muon(0.01, manifold, shape_scaling=kind)
+  plain = mm.manifold_muon(0.01 * factor, manifold)
+  same(after(scaled, k), after(plain, k), 1e-6)
+  assert mm.shape_factor("width", 40, 10) == 1.0
+
+
+# Against Muon as optax has it.
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_euclidean_is_the_muon_of_optax_with_the_same_msign(
+  nesterov, monkeypatch
+):
+  from geom.polar import polar_express
+
+  steps = 5
+  params = kernels(MANIFOLDS["euclidean"])["tall"]
+  ours = mm.manifold_muon(
+    0.1,
+    MANIFOLDS["euclidean"],
+    nesterov=nesterov,
+    bias_correction=nesterov,
+    solver=solvers.auto(steps=steps),
+    shape_scaling="width",
+  )
+  # Schatten-4 norm in place of Frobenius in optax's.
+  from optax.contrib import _muon
+
+  real = _muon._base_ns_iterator
+
+  def first_divided(i, x, coefficients):
+    gram = jnp.linalg.norm(x @ x.T, ord="fro")
+    return real(i, jnp.where(i == 0, x / jnp.sqrt(gram), x), coefficients)
+
+  monkeypatch.setattr(_muon, "_base_ns_iterator", first_divided)
+  theirs = optax.contrib.muon(
+    0.1,
+    ns_coeffs=polar_express(steps),
+    nesterov=nesterov,
+    eps=0.0,
+    muon_weight_dimension_numbers=MuonDimensionNumbers(1, 2),
+  )
+  same(after(ours, params, 20), after(theirs, params, 20), 1e-5)
+
+
+# It optimizes.
+
+
+@every_manifold
+def test_least_squares_is_solved_on_the_manifold(name):
+  """A target on the manifold is found from another point of it."""
+  manifold = MANIFOLDS[name]
+  w = kernels(manifold, 3)["tall"][0]
+  target = kernels(manifold, 4)["tall"][0]
+  x = jax.random.normal(jax.random.key(5), (64, 12))
+
+  def loss(w):
+    return jnp.mean((x @ (w - target)) ** 2)
+
+  tx = mm.manifold_muon(optax.linear_schedule(0.2, 0.0, 300), manifold)
+  state, start = tx.init(w), loss(w)
+
+  @jax.jit
+  def step(w, state):
+    u, state = tx.update(jax.grad(loss)(w), state, w)
+    return w + u, state
+
+  for _ in range(300):
+    w, state = step(w, state)
+  assert loss(w) < 1e-4 * start
+
+
+def test_a_quadratic_over_stiefel_finds_the_known_optimum():
+  """min tr(W.T B W): the sum of the least eigenvalues."""
+  b = jax.random.normal(jax.random.key(0), (20, 20))
+  b = b @ b.T / 20
+  w = manifolds.project(
+    manifolds.stiefel(), jax.random.normal(jax.random.key(1), (20, 5))
+  )
+  tx = mm.manifold_muon(
+    optax.linear_schedule(0.1, 0.0, 400), manifolds.stiefel()
+  )
+
+  @jax.jit
+  def step(w, state):
+    u, state = tx.update(2 * b @ w, state, w)
+    return w + u, state
+
+  state = tx.init(w)
+  for _ in range(400):
+    w, state = step(w, state)
+  best = np.sum(np.linalg.eigvalsh(b)[:5])
+  np.testing.assert_allclose(jnp.trace(w.T @ b @ w), best, rtol=1e-3)
