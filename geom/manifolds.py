@@ -101,7 +101,7 @@ def violation(manifold: Manifold, w: Matrices) -> Float[Array, "*s"]:
   def gram(w: Matrices) -> Square:
     return matmul(_t(w), w)
 
-  def share(w: Matrices) -> Matrices:
+  def share(w: Matrices) -> Array:
     full, r = gram(w), manifold.retract(w)
     off = jnp.linalg.norm(manifold.gram(full - gram(r)), axis=(-1, -2))
     size = jnp.linalg.norm(full, axis=(-1, -2))
@@ -333,7 +333,7 @@ def _t(a: Array) -> Array:
   return jnp.swapaxes(a, -1, -2)
 
 
-def _tall(f: Callable[..., Matrices], *matrices: Matrices) -> Matrices:
+def _tall(f: Callable[..., Array], *matrices: Matrices) -> Array:
   """`f` of tall matrices, in float32 or wider."""
   first = matrices[0]
   if 0 in first.shape:

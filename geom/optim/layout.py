@@ -51,7 +51,7 @@ def layouts(
   """The layout of every leaf of a params-like tree, by path.
 
   Raises:
-    TypeError: a choice is a function.
+    TypeError: a choice is a function or an array.
     ValueError: a parameter is no matrix or stack of matrices in that layout,
       or the orientation is unknown.
   """
@@ -185,12 +185,21 @@ def _sizes(total: int, fused: int | tuple[int, ...] | None) -> tuple[int, ...]:
   return sizes if sum(sizes) == total and min(sizes) > 0 else ()
 
 
-def _chosen(name: str, choice: Choice, path: str) -> Any:
+def require_static(name: str, choice: Choice) -> None:
+  """Raises TypeError for what `optax.inject_hyperparams` makes of a choice."""
   if callable(choice):
     raise TypeError(
       f"{name}: a function is taken for a schedule by inject_hyperparams; give "
       f"its result for the parameters, or a dict of patterns of their paths"
     )
+  if isinstance(choice, jax.Array):
+    raise TypeError(
+      f"{name}: became an array; name it in inject_hyperparams' static_args"
+    )
+
+
+def _chosen(name: str, choice: Choice, path: str) -> Any:
+  require_static(name, choice)
   if isinstance(choice, Mapping):
     for pattern, value in _leaves(choice):
       if path == pattern or fnmatch.fnmatchcase(path, pattern):

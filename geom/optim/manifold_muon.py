@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from geom import manifolds
@@ -39,12 +40,12 @@ def manifold_muon(
   learning_rate: optax.ScalarOrSchedule,
   manifold: Manifold,
   *,
-  momentum: float | None = 0.95,
+  momentum: ArrayLike | None = 0.95,
   nesterov: bool = True,
   bias_correction: bool = False,
   solver: Solver | str = "auto",
   shape_scaling: str = "none",
-  weight_decay: float | None = None,
+  weight_decay: optax.ScalarOrSchedule | None = None,
   orientation: Choice = "short",
   fused: Choice = None,
   dimension_numbers: Choice = None,
@@ -103,11 +104,7 @@ def manifold_muon(
     "dimension_numbers": dimension_numbers,
   }
   for name, choice in choices.items():
-    if callable(choice):
-      raise TypeError(
-        f"{name}: a function is taken for a schedule by inject_hyperparams; "
-        f"give its result for the parameters, or a dict of path patterns"
-      )
+    layouts_of.require_static(name, choice)
   links = []
   if momentum is not None:
     make = _average if bias_correction else optax.trace
@@ -279,10 +276,12 @@ def _link(
 
   def update(updates: Any, state: Any, params: Any = None) -> Any:
     if params is None:
-      raise ValueError(optax.NO_PARAMS_MSG)
+      raise ValueError(
+        "needs the parameters: tx.update(updates, state, params)"
+      )
     found, before = layouts_of.layouts(params, **choices), [None]
 
-    def one(path: Any, u: Array | None, w: Array) -> Array | None:
+    def one(path: Any, u: Array | None, w: Array | None) -> Array | None:
       if u is None or not u.size:
         return u
       layout = found[_name(path)]
@@ -303,7 +302,7 @@ def _link(
 
 
 def _average(
-  decay: float, nesterov: bool, accumulator_dtype: Any
+  decay: ArrayLike, nesterov: bool, accumulator_dtype: Any
 ) -> optax.GradientTransformation:
   """Momentum as in `optax.contrib.scale_by_muon`: bias-corrected averages."""
 

@@ -145,9 +145,14 @@ def auto(
     size = spectral_norm(g_t)[..., None, None]
     push = jnp.where(size == 0, 0, PUSH / jnp.where(size == 0, 1, size))
     a = msign(g, steps=steps, dtype=dtype) + push * g_t
-    for k in range(rounds):
+
+    def closer(a: Matrices, root_steps: int = 3) -> Matrices:
       a = a + RELAX * (manifold.tangent(w, a) - a)
-      a = clip_singular_values(a, root_steps=3 if k else 5)
+      return clip_singular_values(a, root_steps=root_steps)
+
+    if rounds:  # The first meets singular values of up to 6.
+      a = closer(a, root_steps=5)
+    a = jax.lax.fori_loop(1, rounds, lambda _, a: closer(a), a)
     return jnp.where(size == 0, 0, a)
 
   return Solver("auto", solve)
@@ -257,8 +262,9 @@ def spectral_norm(a: Matrices, *, iterations: int = 6) -> Float[Array, "*s"]:
   """
   longest = jnp.argmax(jnp.sum(a * a, axis=-1), axis=-1)
   v = jnp.take_along_axis(a, longest[..., None, None], axis=-2)
-  for _ in range(iterations):
-    v = matmul(matmul(_unit(v), _t(a)), a)
+  v = jax.lax.fori_loop(
+    0, iterations, lambda _, v: matmul(matmul(_unit(v), _t(a)), a), v
+  )
   return jnp.linalg.norm(matmul(_unit(v), _t(a)), axis=(-1, -2))
 
 
