@@ -70,12 +70,15 @@ def layouts(
 def split(x: Array, layout: Layout) -> list[Array]:
   """The matrices of a parameter: stacks `(..., in, out)` of one shape each.
 
+  Fused matrices of one size are one stack `(..., matrices, in, out)`.
   Square ones that are constrained on the input side come transposed: the
   functions of `geom.manifolds` constrain the columns of square matrices.
   """
   x = _by_axes(x, layout)
   sizes = _sizes(x.shape[-1], layout.fused)
-  if len(set(sizes)) == 1:
+  if len(sizes) == 1:
+    parts = [x]
+  elif len(set(sizes)) == 1:
     equal = x.reshape(*x.shape[:-1], len(sizes), sizes[0])
     parts = [jnp.moveaxis(equal, -2, -3)]
   else:
@@ -89,7 +92,9 @@ def join(parts: list[Array], like: Array, layout: Layout) -> Array:
   parts = [_turned(part, layout) for part in parts]
   shape = jax.eval_shape(lambda x: _by_axes(x, layout), like).shape
   sizes = _sizes(shape[-1], layout.fused)
-  if len(set(sizes)) == 1:
+  if len(sizes) == 1:
+    (x,) = parts
+  elif len(set(sizes)) == 1:
     x = jnp.moveaxis(parts[0], -3, -2).reshape(shape)
   else:
     x = jnp.concatenate(parts, axis=-1)

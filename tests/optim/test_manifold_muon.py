@@ -2,11 +2,13 @@
 
 import functools
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from optax.contrib import MuonDimensionNumbers
 
 from geom import manifolds
@@ -560,3 +562,42 @@ def test_a_quadratic_over_stiefel_finds_the_known_optimum():
     w, state = step(w, state)
   best = np.sum(np.linalg.eigvalsh(b)[:5])
   np.testing.assert_allclose(jnp.trace(w.T @ b @ w), best, rtol=1e-3)
+
+
+# Trees that are not dicts.
+
+
+def by_rank(tree):
+  return jax.tree.map(lambda x: "muon" if x.ndim > 1 else "adam", tree)
+
+
+def test_it_trains_an_equinox_module():
+  manifold = MANIFOLDS["stiefel"]
+  layer = equinox.nn.Linear(12, 5, key=jax.random.key(0))
+  weight, _ = mm.project(layer.weight, manifold)
+  layer = equinox.tree_at(lambda x: x.weight, layer, weight)
+  muon = mm.manifold_muon(0.1, manifold, solver=QUICK)
+  tx = optax.partition({"muon": muon, "adam": optax.adam(0.1)}, by_rank)
+  params = equinox.filter(layer, equinox.is_array)
+  g = jax.tree.map(jnp.ones_like, params)
+  updates, _ = tx.update(g, tx.init(params), params)
+  moved = equinox.apply_updates(layer, updates)
+  assert jnp.any(moved.weight != layer.weight)
+  assert manifolds.distance(manifold, moved.weight) < 1e-6
+
+
+def test_it_trains_an_nnx_module():
+  manifold = MANIFOLDS["stiefel"]
+  layer = nnx.Linear(12, 5, rngs=nnx.Rngs(0))
+  layer.kernel[...], _ = mm.project(layer.kernel[...], manifold)
+  before = layer.kernel[...]
+  muon = mm.manifold_muon(0.1, manifold, solver=QUICK)
+  tx = optax.partition({"muon": muon, "adam": optax.adam(0.1)}, by_rank)
+  optimizer = nnx.Optimizer(layer, tx, wrt=nnx.Param)
+
+  def loss(layer):
+    return jnp.sum(layer(jnp.ones((1, 12))) ** 2)
+
+  optimizer.update(layer, nnx.grad(loss)(layer))
+  assert jnp.any(layer.kernel[...] != before)
+  assert manifolds.distance(manifold, layer.kernel[...]) < 1e-6
