@@ -22,7 +22,7 @@ from geom.linalg import identity_like, matmul, one_by_one, unit_max
 # with them.
 FLOORS = {6: 1e-3, 7: 3e-4, 8: 2e-4, 9: 1e-4}
 CUSHION = 0.024  # No polynomial is made for a wider interval: it overshoots.
-CLIP_FLOOR = 5e-3
+CLIP_FLOOR = 0.015
 BF16_MARGIN = 1.01  # Room for values that rounding to bfloat16 enlarges.
 
 
@@ -126,7 +126,7 @@ def clip_singular_values(
     return a
   gram = matmul(_t(a), a)
   e = gram - identity_like(gram)
-  sign = _msign(e, polar_express(5, floor=CLIP_FLOOR), e.dtype)
+  sign = _msign(e, polar_express(4, floor=CLIP_FLOOR), e.dtype)
   above = (e + matmul(sign, e)) / 2
   return matmul(a, _inverse_root(above, steps=root_steps))
 
