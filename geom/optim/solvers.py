@@ -114,7 +114,9 @@ def quality(
   return Quality(off / size, inner / best, values[0, ..., 0])
 
 
-def auto(*, rounds: int = 4, steps: int = 8, dtype: Any = jnp.float32) -> Solver:
+def auto(
+  *, rounds: int = 4, steps: int = 8, dtype: Any = jnp.float32
+) -> Solver:
   """The closed form where there is one, else projections and clips.
 
   Where the polar factor of the tangent part of G is tangent (`euclidean`;
