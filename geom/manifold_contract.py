@@ -197,7 +197,10 @@ def retract_is_first_order(case: Case) -> None:
     errors.append(error)
   both = np.maximum(errors, 1e-5)
   slope = 1 + np.log(both[0] / both[1]) / np.log(ts[0] / ts[1])
-  slow = (slope < 1.9) & (both[0] > 1e-4)
+  # Where rounding, of the size of W, is not what is measured.
+  rounding = 3e-7 * np.linalg.norm(w, axis=(-1, -2))
+  rounding = share(rounding, np.linalg.norm(ts[1] * a, axis=(-1, -2)))
+  slow = (slope < 1.9) & (both[1] > 20 * rounding[conditioned])
   require(not slow.any(), f"the error falls as t^{np.min(slope):.2f} only")
 
 
@@ -317,7 +320,8 @@ def a_wide_matrix_is_its_transpose(case: Case) -> None:
     return
   w, a = case.on, case.gaussian(3)
   for f in (case.retract, case.project):
-    small(transpose(f(transpose(w))) - f(w), 1e-6, "f(X.T) is not f(X).T")
+    off = columns(transpose(f(transpose(w))) - f(w), w)
+    small(off, 1e-6, "f(X.T) is not f(X).T")
   small(
     transpose(case.tangent(transpose(w), transpose(a))) - case.tangent(w, a),
     1e-6,
@@ -359,7 +363,8 @@ def spoils_only_itself(spoilt: Any, sound: Any) -> None:
   require(not hidden, "a NaN or an infinity is not seen")
   rest = np.arange(len(sound)) != 1
   require(np.isfinite(spoilt[rest]).all(), "a NaN spoils another matrix")
-  small(spoilt[rest] - sound[rest], 1e-5, "a NaN moves another matrix")
+  size = 1e-5 * float(np.max(np.abs(sound), initial=1))
+  small(spoilt[rest] - sound[rest], size, "a NaN moves another matrix")
 
 
 def the_type_and_the_shape_stay(case: Case) -> None:

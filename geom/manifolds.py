@@ -321,8 +321,8 @@ def _procrustes(
       q = jnp.where(good, new, q)
       e = skew(q)
       share = jnp.where(good, jnp.minimum(2 * share, 1), share / 2)
-      # What a small turn does not better is rounding.
-      idle = good & (gain < 2 * eps) & (_largest(e) < 0.01)
+      # What a small turn does not better, after some, is rounding.
+      idle = (i > 8) & good & (gain < 2 * eps) & (_largest(e) < 0.01)
       return i + 1, q, e, share, moving(e) & (share > 0.01) & ~idle
 
     def moving(e: Array) -> Array:
