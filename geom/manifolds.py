@@ -86,9 +86,7 @@ def project(manifold: Manifold, x: Matrices) -> Matrices:
 def distance(manifold: Manifold, x: Matrices) -> Float[Array, "*s"]:
   """`||X - nearest point||_F / ||X||_F`; 0 for X = 0 if 0 is on it."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  off = jnp.linalg.norm(wide - project(manifold, wide), axis=(-1, -2))
-  size = jnp.linalg.norm(wide, axis=(-1, -2))
-  return jnp.where(off == 0, 0, off / size)
+  return _share(wide - project(manifold, wide), wide)
 
 
 def violation(manifold: Manifold, w: Matrices) -> Float[Array, "*s"]:
@@ -101,12 +99,15 @@ def violation(manifold: Manifold, w: Matrices) -> Float[Array, "*s"]:
   def gram(w: Matrices) -> Square:
     return matmul(_t(w), w)
 
-  def share(w: Matrices) -> Array:
-    full, r = gram(w), manifold.retract(w)
-    off = jnp.linalg.norm(manifold.gram(full - gram(r)), axis=(-1, -2))
-    size = jnp.linalg.norm(full, axis=(-1, -2))
-    return jnp.where(off == 0, 0, off / size)[..., None, None]
+  def share(w: Matrices) -> Float[Array, "*s 1 1"]:
+    r = manifold.retract(w)
+    size = jnp.maximum(_largest(w), _largest(r))
+    full = gram(_ratio(w, size))
+    off = manifold.gram(full - gram(_ratio(r, size)))
+    return _share(off, full)[..., None, None]
 
+  if 0 in w.shape:
+    return jnp.zeros(w.shape[:-2], w.dtype)
   return _tall(share, w)[..., 0, 0]
 
 
@@ -157,7 +158,7 @@ def dgram(retraction: str = "column") -> Manifold:
   Args:
     retraction: which point near X,
       `column`: `polar(X / norms) * norms`, norms those of X's columns;
-      `procrustes`: the nearest, by alternating `Q = polar(X D)` and
+      `procrustes`: the nearest, by turns of Q towards a symmetric `Q.T X D`,
       `D = diag(Q.T X)`;
       `sorted_svd`: `U V.T * s` of `X = U diag(s) V.T`, descending, as in the
       code of arXiv 2606.13276. Not a retraction: it moves points that are on
@@ -168,7 +169,7 @@ def dgram(retraction: str = "column") -> Manifold:
   """
   retractions = {
     "column": _column,
-    "procrustes": _procrustes(msign_exact, rounds=20),
+    "procrustes": _procrustes(nearby_polar, rounds=20),
     "sorted_svd": _sorted_svd,
   }
   if retraction not in retractions:
@@ -180,7 +181,7 @@ def dgram(retraction: str = "column") -> Manifold:
     gram=off_diagonal,
     tangent=_dgram_tangent,
     retract=retractions[retraction],
-    project=_procrustes(polar, rounds=200),
+    project=_procrustes(polar, rounds=100),
     cone=True,
     closed_form=lambda m, n: False,
     lapack=retraction == "sorted_svd",
@@ -226,6 +227,8 @@ def off_diagonal(s: Square) -> Square:
 # How far a Gram matrix may be from I for a series in their difference: with
 # five terms it leaves .25 NEAR^5 = 2e-7.
 NEAR = 0.06
+# How far, in radians, the nearest Q may still turn.
+SYMMETRIC = 3e-6
 
 
 def nearby_polar(x: Matrices) -> Matrices:
@@ -282,27 +285,61 @@ def _column(x: Matrices) -> Matrices:
 def _procrustes(
   polar_factor: Callable[[Matrices], Matrices], rounds: int
 ) -> Callable[[Matrices], Matrices]:
-  """Minimises `||X - Q D||_F` by turns, from D = norms of the columns."""
+  """Minimises `||X - Q D||_F`, D = diag(Q.T X), from the Q of `column`.
+
+  At the minimum `Q.T X D` is symmetric. A turn is `Q = polar(Q + Q E)`, with
+  the skew E that makes it so to first order if `Q.T X` is nearly diagonal: a
+  Newton step there, and an ascent of `||D||^2 = ||X||^2 - ||X - Q D||^2`
+  everywhere, halved where it went too far. Short columns count as much as long
+  ones, as E has no scale; `polar(X D)` loses them.
+  """
 
   def nearest(x: Matrices) -> Matrices:
-    _, norms = _unit_columns(x)
-    # At a critical point ||X - Q D||^2 = ||X||^2 - ||D||^2: D is to grow.
+    unit, norms = _unit_columns(x)
+    size = jnp.max(norms, axis=-1, keepdims=True)
+    norms = _ratio(norms, size)
+    eps = jnp.finfo(x.dtype).eps
 
-    def unfinished(carry: tuple) -> Array:
-      i, _, d, before = carry
-      grown = jnp.sum(d**2, axis=(-1, -2)), jnp.sum(before**2, axis=(-1, -2))
-      tiny = 4 * jnp.finfo(x.dtype).eps
-      return (i < rounds) & jnp.any(grown[0] > grown[1] * (1 + tiny))
+    def inner(q: Matrices) -> tuple[Array, Array, Array]:
+      """Q.T times the unit columns, the lengths D, and ||D||^2."""
+      c = matmul(_t(q), unit)
+      d = jnp.diagonal(c, axis1=-2, axis2=-1)[..., None, :] * norms
+      return c, d, jnp.sum(d**2, axis=(-1, -2), keepdims=True)
+
+    def skew(q: Matrices) -> Array:
+      c, d, _ = inner(q)
+      pull = c * (norms * d)
+      return _ratio(pull - _t(pull), d**2 + _t(d) ** 2)
 
     def turn(carry: tuple) -> tuple:
-      i, _, d, _ = carry
-      q = polar_factor(x * d)
-      return i + 1, q, jnp.sum(q * x, axis=-2, keepdims=True), d
+      i, q, e, share, _ = carry
+      new = nearby_polar(q + share * matmul(q, e))
+      gain = inner(new)[2] / inner(q)[2] - 1
+      good = gain >= -8 * eps
+      q = jnp.where(good, new, q)
+      e = skew(q)
+      share = jnp.where(good, jnp.minimum(2 * share, 1), share / 2)
+      # What a small turn does not better, after some, is rounding.
+      idle = (i > 8) & good & (gain < 2 * eps) & (_largest(e) < 0.01)
+      return i + 1, q, e, share, moving(e) & (share > 0.01) & ~idle
 
-    first = turn((0, x, norms, norms))
-    first = (*first[:3], jnp.zeros_like(norms))
-    _, q, d, _ = jax.lax.while_loop(unfinished, turn, first)
-    return q * d
+    def moving(e: Array) -> Array:
+      return _largest(e) > SYMMETRIC
+
+    def frozen(carry: tuple) -> tuple:
+      *_, going = carry
+      i, *rest = turn(carry)
+      kept = (jnp.where(going, *x) for x in zip(rest, carry[1:], strict=True))
+      return (i, *kept)
+
+    def unfinished(carry: tuple) -> Array:
+      return (carry[0] < rounds) & jnp.any(carry[-1])
+
+    q = polar_factor(unit)
+    e, share = skew(q), jnp.ones_like(size)
+    start = (0, q, e, share, moving(e))
+    q = jax.lax.while_loop(unfinished, frozen, start)[1]
+    return q * (size * inner(q)[1])
 
   return nearest
 
@@ -324,6 +361,22 @@ def _unit_columns(
   return _ratio(scaled, length), size * length
 
 
+def _share(a: Matrices, b: Matrices) -> Float[Array, "*s"]:
+  """`||a||_F / ||b||_F` at any scale; 0 for a = 0, NaN if b has a NaN."""
+  sizes = _largest(a), _largest(b)
+  norms = (
+    jnp.linalg.norm(_ratio(x, size), axis=(-1, -2), keepdims=True)
+    for x, size in zip((a, b), sizes, strict=True)
+  )
+  norm_a, norm_b = norms
+  share = sizes[0] / sizes[1] * (norm_a / norm_b)
+  return jnp.where(norm_a == 0, 0 * norm_b, share)[..., 0, 0]
+
+
+def _largest(x: Matrices) -> Float[Array, "*s 1 1"]:
+  return jnp.max(jnp.abs(x), axis=(-1, -2), keepdims=True)
+
+
 def _ratio(a: Array, b: Array) -> Array:
   """`a / b`, 0 where b is 0."""
   return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
@@ -334,7 +387,7 @@ def _t(a: Array) -> Array:
 
 
 def _tall(f: Callable[..., Array], *matrices: Matrices) -> Array:
-  """`f` of tall matrices, in float32 or wider."""
+  """`f` of tall matrices, in float32 or wider; of empty ones the first."""
   first = matrices[0]
   if 0 in first.shape:
     return first

@@ -23,7 +23,9 @@ from geom.linalg import identity_like, matmul, one_by_one, unit_max
 FLOORS = {6: 1e-3, 7: 3e-4, 8: 2e-4, 9: 1e-4}
 CUSHION = 0.024  # No polynomial is made for a wider interval: it overshoots.
 CLIP_FLOOR = 0.015
-BF16_MARGIN = 1.01  # Room for values that rounding to bfloat16 enlarges.
+# Room above 1 for values that rounding enlarges: above its interval every
+# polynomial magnifies what is too much, tenfold and more.
+MARGIN, BF16_MARGIN = 1 + 1e-5, 1.03
 
 
 def msign(
@@ -36,14 +38,17 @@ def msign(
   1e30). Singular values from `floor * b` on come out within `error` of 1, in
   exact arithmetic (`worst_error`):
 
-  | steps | 4    | 5    | 6      | 7    | 8    | 9     | 10    |
-  | ----- | ---- | ---- | ------ | ---- | ---- | ----- | ----- |
-  | floor | 1e-3 | 1e-3 | 1e-3   | 3e-4 | 1e-4 | 1e-4  | 1e-4  |
-  | error | .56  | .12  | 1.2e-3 | 3e-4 | 3e-5 | 2e-14 | 3e-16 |
+  | steps | 4    | 5    | 6      | 7      | 8    | 9     | 10    |
+  | ----- | ---- | ---- | ------ | ------ | ---- | ----- | ----- |
+  | floor | 1e-3 | 1e-3 | 1e-3   | 3e-4   | 2e-4 | 1e-4  | 1e-4  |
+  | error | .57  | .13  | 1.2e-3 | 3.2e-4 | 2e-8 | 2e-14 | 3e-16 |
 
-  Rounding adds 1e-6 in float32 and 2e-2 in bfloat16. Smaller singular values
-  come out smaller than 1, with the right sign and vectors; those of a
-  rank-deficient matrix that are zero up to float32 rounding stay below .02.
+  To the singular values rounding adds 1e-6 in float32, and in bfloat16 2e-2
+  (5 steps: 8e-2). Singular vectors turn by rounding over the share of b that
+  their value is. Smaller singular values come out smaller than 1, with the
+  right sign and vectors. Those of a rank-deficient matrix that are zero up to
+  float32 rounding stay below .02 in up to ten steps in float32; in bfloat16
+  they may come out as large as the others.
 
   Args:
     a: any floating type. Zero gives zero; a matrix with a NaN or an infinity
@@ -120,13 +125,15 @@ def clip_singular_values(
     a: tall or square, in float32 or wider. With singular values of at most
       1.5, as tangent projections of polar factors have, all come out within
       .01 of min(s, 1).
-    root_steps: Newton-Schulz steps; larger values want more (6: five).
+    root_steps: Newton-Schulz steps; larger values want more: five for up to 6
+      if no more than a 24th of them are above 1, seven if most are (to .03).
   """
   if 0 in a.shape:
     return a
   gram = matmul(_t(a), a)
   e = gram - identity_like(gram)
-  sign = _msign(e, polar_express(4, floor=CLIP_FLOOR), e.dtype)
+  sign = polar_express(4, margin=MARGIN, floor=CLIP_FLOOR)
+  sign = _msign(e, sign, e.dtype)
   above = (e + matmul(sign, e)) / 2
   return matmul(a, _inverse_root(above, steps=root_steps))
 
@@ -170,7 +177,7 @@ def _t(a: Array) -> Array:
 
 
 def _margin(dtype: Any) -> float:
-  return 1.0 if jnp.finfo(dtype).bits >= 32 else BF16_MARGIN
+  return MARGIN if jnp.finfo(dtype).bits >= 32 else BF16_MARGIN
 
 
 @functools.cache

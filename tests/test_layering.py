@@ -23,6 +23,7 @@ MAY_IMPORT = {
   "geom.refine": {"geom.linalg"},
   "geom.polar": {"geom.linalg"},
   "geom.manifolds": {"geom.linalg", "geom.polar"},
+  "geom.manifold_contract": {"geom.linalg", "geom.manifolds", "geom.polar"},
   "geom.record": set(),
   "geom.config": set(),
   "geom.roles": set(),
