@@ -7,10 +7,9 @@ Started with the environment that holds every library to one thread.
 
 import os
 import pathlib
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments import bench_machine
 from geom import record, refine, roles
 from geom.data import mnist, order
 from geom.linalg import leading_triplets
@@ -26,7 +26,6 @@ from geom.models.resmlp import resmlp
 from geom.optim import baselines, observe
 from geom.probes import suite
 from geom.train import probing
-from geom.train.memory import keep_freed_memory
 from geom.train.objectives import classification_loss
 from geom.train.state import new_state
 from geom.train.step import make_chunk, make_step, over_seeds
@@ -34,47 +33,14 @@ from geom.train.step import make_chunk, make_step, over_seeds
 
 def measure(workdir: pathlib.Path, data_dir: pathlib.Path) -> None:
   config = record.read_json(workdir / "config.json")["config"]
-  writer = record.Writer(workdir / "metrics.jsonl")
-
-  def write(step: int, condition: str, event: str, **values: Any) -> None:
-    where = {"step": step, "kind": "event", "condition": condition}
-    writer.write([{**where, "event": event, **values}])
-
-  write(0, "machine", "start", **_machine())
+  write = bench_machine.Log(workdir)
+  write(0, "machine", "start", **bench_machine.machine())
   for step, condition, values in _against_numpy(config):
     write(step, condition, "measured", **values)
   data = mnist.load(data_dir)
   for step, condition, values in _beside_training(config["training"], data):
     write(step, condition, "measured", **values)
   write(0, "machine", "end", **{"load average after": os.getloadavg()})
-
-
-def _machine() -> dict[str, Any]:
-  cpu = platform.processor()
-  try:
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    cpu = text.split("model name")[1].split("\n")[0].strip("\t :")
-  except (OSError, IndexError):
-    pass
-  pinned = getattr(os, "sched_getaffinity", lambda _: None)(0)
-  blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-  return {
-    "cpu": cpu,
-    "cpus of the machine": os.cpu_count(),
-    "pinned to": "nothing" if pinned is None else sorted(pinned),
-    "threads": {k: v for k, v in os.environ.items() if "THREAD" in k},
-    "python": platform.python_version(),
-    "jax": jax.__version__,
-    "numpy": f"{np.__version__}, {blas['name']} {blas['version']}",
-    "load average before": os.getloadavg(),
-  }
-
-
-def _ms(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-  """Milliseconds until the result is there, and the result."""
-  began = time.perf_counter()
-  out = jax.block_until_ready(function(*args))
-  return (time.perf_counter() - began) * 1e3, out
 
 
 Measured = Iterator[tuple[int, str, dict[str, float]]]
@@ -109,14 +75,14 @@ def _against_numpy(config: dict[str, Any]) -> Measured:
   jax.block_until_ready(spectrum(a))
   warm = warm_from(a, refine.cold(jnp.asarray(a), how["block"])).warm
   for repeat in range(config["repeats"]):
-    ours, triplets = _ms(spectrum, jnp.asarray(a))
-    theirs, values = _ms(numpy_svd, a)
+    ours, triplets = bench_machine.ms(spectrum, jnp.asarray(a))
+    theirs, values = bench_machine.ms(numpy_svd, a)
     error = np.max(np.abs(np.asarray(triplets.values) / values - 1)[:, :k])
     del triplets  # Memory that is held is memory to be found anew.
     calls = []
     for _ in range(how["calls"]):
       a = a + np.float32(how["change"]) * gaussian()
-      took, found = _ms(warm_from, jnp.asarray(a), warm)
+      took, found = bench_machine.ms(warm_from, jnp.asarray(a), warm)
       warm = found.warm
       calls.append((took, np.max(found.residual), np.sum(found.fell_back)))
     warm_ms, residuals, fell_back = np.transpose(calls)
@@ -219,7 +185,7 @@ def _beside_training(how: dict[str, Any], data: mnist.Mnist) -> Measured:
         state, _ = chunk(state, _stacked(got), jnp.int32(count))
       jax.block_until_ready(state)
       theirs = (time.perf_counter() - began) * 1e3 * per_probe / every
-      ours, (numbers, kept) = _ms(probe, state)
+      ours, (numbers, kept) = bench_machine.ms(probe, state)
       state = state._replace(reference=kept)
       values = {"ours_ms": ours, "theirs_ms": theirs}
       if not full:
@@ -234,7 +200,5 @@ def _stacked(batches: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-  if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-  keep_freed_memory()
+  bench_machine.pin()
   measure(*map(pathlib.Path, sys.argv[1:]))
