@@ -2,16 +2,17 @@
 
 import pathlib
 import re
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from experiments import continuity_optim
 from geom import config as cfg
 from geom import record
 from geom.models import activations
 from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
-from geom.optim import baselines
 from geom.probes import suite
 from geom.train import probing
 
@@ -31,13 +32,20 @@ class ModelSection(cfg.Section):
   gain: cfg.NonNegative
 
 
+def _named_or_rules(value: Any) -> Any:
+  if not isinstance(value, (str, dict, NoneType)):
+    raise ValueError("should be the name of an assignment, rules, or None")
+  return value
+
+
 class OptimSection(cfg.Section):
-  name: Literal[baselines.NAMES]
+  name: Literal[continuity_optim.NAMES]
   lr: cfg.NonNegative
   betas: tuple[cfg.Fraction, cfg.Fraction] | None
   eps: cfg.Positive | None
   momentum: cfg.Fraction | None
   adam_lr: cfg.NonNegative | None
+  assignment: Annotated[Any, AfterValidator(_named_or_rules)]
 
 
 class DataSection(cfg.Section):
@@ -119,7 +127,7 @@ def check(config: ConfigDict) -> dict[str, Any]:
             f"config.model.{key}: is one for all conditions"
           )
       resmlp(**settings["model"])
-      baselines.baseline(**settings["optim"])
+      continuity_optim.optimizer(settings)
       for section in ("probe", "full_probe"):
         probing.require(**how_taken(settings[section]))
         k, width = settings[section]["k"], settings["model"]["width"]

@@ -6,6 +6,7 @@ the weights, in the gradients, and in what training has added, W - W(0).
 """
 
 import pathlib
+import sys
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,13 @@ from experiments.continuity_config import (
   stacks_of,
   trained_config,
 )
+from experiments.continuity_optim import optimizer
 from geom import record, roles
 from geom.data import mnist, order
 from geom.models.base import Model, Params
 from geom.models.resmlp import resmlp
-from geom.optim import baselines, observe
+from geom.optim import observe
+from geom.optim.assignment_table import format_table
 from geom.probes.continuity import chance_cosine
 from geom.probes.orbit import chance_share
 from geom.report.continuity import write_report
@@ -136,6 +139,7 @@ def _run_condition(
   *,
   profile: bool,
 ) -> None:
+  _say_assignment(name, settings, workdir)
   source = _order(settings, data)
   run_condition(
     _setup(settings, data),
@@ -153,6 +157,20 @@ def _run_condition(
     stop=stop,
     profile=workdir / "profile" / name if profile else None,
   )
+
+
+def _say_assignment(
+  name: str, settings: dict[str, Any], workdir: pathlib.Path
+) -> None:
+  """Prints and keeps the table of what each parameter gets, the first time."""
+  _, assignment = optimizer(settings)
+  path = workdir / "assignments" / f"{name}.txt"
+  if assignment is None or path.exists():
+    return
+  table = format_table(assignment.table)
+  print(f"{name}:\n{table}", file=sys.stderr)
+  path.parent.mkdir(exist_ok=True)
+  record.write_text(path, f"{table}\n")
 
 
 def _measure_again(
@@ -186,14 +204,16 @@ def _order(settings: dict[str, Any], data: mnist.Mnist) -> order.Order:
 
 def _meta(settings: dict[str, Any], data: mnist.Mnist) -> dict[str, Any]:
   """What a checkpoint is of, besides what its arrays say."""
-  return record.plain(
-    {
-      "data": data.fingerprint,
-      "order": _order(settings, data).fingerprint(),
-      "model": settings["model"],
-      "optim": settings["optim"],
-    }
-  )
+  _, assignment = optimizer(settings)
+  meta = {
+    "data": data.fingerprint,
+    "order": _order(settings, data).fingerprint(),
+    "model": settings["model"],
+    "optim": settings["optim"],
+  }
+  if assignment is not None:
+    meta["assignment"] = assignment.fingerprint
+  return record.plain(meta)
 
 
 def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
@@ -240,8 +260,8 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
     )
     of = turning.make_orbit(lambda p: loss(p, batch)[0], "hidden", turns)
     measures.append(Measure("orbit", every(every=around["every"]), of))
-  baseline = baselines.baseline(**settings["optim"])
-  tx = _observed(baseline, stacks_of(settings), bool(around["angles"]))
+  tx, assignment = optimizer(settings)
+  tx = _observed(tx, stacks_of(settings), bool(around["angles"]))
   return Setup(
     init=model.init,
     loss=loss,
@@ -252,6 +272,7 @@ def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:
       sections={name: how_taken(section) for name, section in sections.items()},
     ),
     measures=measures,
+    project=assignment and assignment.project,
   )
 
 

@@ -181,7 +181,7 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     )
   with at.unlocked():
     del at[key]  # Else ConfigDict turns a value into the type of the old one.
-    at[key] = tuple(value) if isinstance(value, list) else value
+    at[key] = _in_order(tuple(value) if isinstance(value, list) else value)
 
 
 def check(
@@ -217,6 +217,14 @@ def choice(
       f"{_close(str(value), list(names))}"
     )
   return value
+
+
+def _in_order(value: Any) -> Any:
+  """Nested dicts as ConfigDicts that keep the order of their keys."""
+  if not isinstance(value, dict):
+    return value
+  values = {k: _in_order(v) for k, v in value.items()}
+  return ml_collections.ConfigDict(values, sort_keys=False)
 
 
 def _require(

@@ -18,13 +18,15 @@ class Role(NamedTuple):
   """What a parameter is.
 
   Attributes:
-    module: the part of the network: `embed`, `mlp`, `head`, `norm`.
+    module: the part of the network: `embed`, `attention`, `mlp`, `head`,
+      `norm`.
     projection: the name of the map, for one curve or one row of a table.
     reads_residual: its input space is the residual stream, where the model
       has one.
     writes_residual: its output space is the residual stream, likewise.
     nonlinearity: an elementwise nonlinearity may follow its output.
     axes: a name for every axis; `layer` first marks a stack over layers.
+    parts: how many equal maps lie side by side along `out`: 3 in `qkv`.
   """
 
   module: str
@@ -33,11 +35,42 @@ class Role(NamedTuple):
   writes_residual: bool
   nonlinearity: bool
   axes: tuple[str, ...]
+  parts: int = 1
 
   @property
   def is_stack(self) -> bool:
     """A stack `(layer, in, out)` of kernels of one projection."""
     return len(self.axes) == 3 and self.axes[0] == "layer"
+
+  @property
+  def is_kernel(self) -> bool:
+    """A kernel `(in, out)`, or a stack of them."""
+    return self.axes[-2:] == ("in", "out")
+
+  @property
+  def is_matrix(self) -> bool:
+    """Has two axes besides the layers': a kernel, or a table of vectors."""
+    return len(self.axes) - (self.axes[0] == "layer") >= 2
+
+
+def _in_blocks(
+  module: str, projection: str, reads: bool, nonlinear: bool, parts: int = 1
+) -> dict[str, Role]:
+  """Kernel and bias of a projection of a transformer's blocks."""
+  kernel = Role(
+    module,
+    projection,
+    reads_residual=reads,
+    writes_residual=not reads,
+    nonlinearity=nonlinear,
+    axes=("layer", "in", "out"),
+    parts=parts,
+  )
+  path = rf"blocks/{module}/{projection}"
+  return {
+    rf"{path}/kernel": kernel,
+    rf"{path}/bias": kernel._replace(axes=("layer", "out")),
+  }
 
 
 TABLE: dict[str, Role] = {
@@ -53,6 +86,30 @@ TABLE: dict[str, Role] = {
   r"head/kernel": Role("head", "head", True, False, False, ("in", "out")),
   r"embed/bias": Role("embed", "bias", False, True, False, ("out",)),
   r"head/bias": Role("head", "bias", False, False, False, ("out",)),
+  # Transformers, as GPT-2 and as Llama: blocks stacked over layers.
+  r"embed/tokens": Role(
+    "embed", "tokens", False, True, False, ("token", "out")
+  ),
+  r"embed/positions": Role(
+    "embed", "positions", False, True, False, ("position", "out")
+  ),
+  **_in_blocks("attention", "qkv", reads=True, nonlinear=False, parts=3),
+  **_in_blocks("attention", "q", reads=True, nonlinear=False),
+  **_in_blocks("attention", "k", reads=True, nonlinear=False),
+  **_in_blocks("attention", "v", reads=True, nonlinear=False),
+  **_in_blocks("attention", "o", reads=False, nonlinear=False),
+  **_in_blocks("mlp", "up", reads=True, nonlinear=True),
+  **_in_blocks("mlp", "gate", reads=True, nonlinear=True),
+  **_in_blocks("mlp", "gate_up", reads=True, nonlinear=True, parts=2),
+  **_in_blocks("mlp", "down", reads=False, nonlinear=False),
+  # Of queries and keys, whose axis is that of a head.
+  r"blocks/attention/[qk]_norm/(scale|bias)": Role(
+    "norm", "head_norm", False, False, False, ("layer", "in")
+  ),
+  r"blocks/\w*norm\w*/(scale|bias)": Role(
+    "norm", "norm", True, False, False, ("layer", "in")
+  ),
+  r"\w*norm\w*/(scale|bias)": Role("norm", "norm", True, False, False, ("in",)),
 }
 
 

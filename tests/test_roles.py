@@ -67,6 +67,75 @@ def test_every_parameter_has_a_role_and_a_name_for_each_axis(norm, bias):
       assert sizes["out"] == WIDTH
 
 
+# Kernels of the blocks of transformers, and several maps in one.
+BLOCKS = {
+  "attention/qkv": Role("attention", "qkv", True, False, False, LAYERS, 3),
+  "attention/q": Role("attention", "q", True, False, False, LAYERS),
+  "attention/k": Role("attention", "k", True, False, False, LAYERS),
+  "attention/v": Role("attention", "v", True, False, False, LAYERS),
+  "attention/o": Role("attention", "o", False, True, False, LAYERS),
+  "mlp/up": Role("mlp", "up", True, False, True, LAYERS),
+  "mlp/gate": Role("mlp", "gate", True, False, True, LAYERS),
+  "mlp/gate_up": Role("mlp", "gate_up", True, False, True, LAYERS, 2),
+  "mlp/down": Role("mlp", "down", False, True, False, LAYERS),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_roles_in_the_blocks_of_a_transformer(name):
+  assert roles.role_of(f"blocks/{name}/kernel") == BLOCKS[name]
+  bias = BLOCKS[name]._replace(axes=("layer", "out"))
+  assert roles.role_of(f"blocks/{name}/bias") == bias
+
+
+@pytest.mark.parametrize(
+  ("path", "role"),
+  [
+    ("embed/tokens", Role("embed", "tokens", False, True, False,
+                          ("token", "out"))),
+    ("embed/positions", Role("embed", "positions", False, True, False,
+                             ("position", "out"))),
+    ("blocks/attention_norm/scale", NORM),
+    ("blocks/norm2/bias", NORM),
+    ("blocks/attention/q_norm/scale",
+     Role("norm", "head_norm", False, False, False, ("layer", "in"))),
+    ("final_norm/scale", NORM._replace(axes=("in",))),
+    ("norm/bias", NORM._replace(axes=("in",))),
+  ],
+)  # fmt: skip
+def test_roles_around_them(path, role):
+  assert roles.role_of(path) == role
+
+
+@pytest.mark.parametrize(
+  ("path", "is_kernel", "is_matrix"),
+  [
+    ("hidden/kernel", True, True),
+    ("head/kernel", True, True),
+    ("embed/tokens", False, True),
+    ("embed/positions", False, True),
+    ("hidden/bias", False, False),
+    ("head/bias", False, False),
+    ("final_norm/scale", False, False),
+    ("blocks/attention/qkv/bias", False, False),
+  ],
+)
+def test_kernels_and_matrices(path, is_kernel, is_matrix):
+  role = roles.role_of(path)
+  assert (role.is_kernel, role.is_matrix) == (is_kernel, is_matrix)
+
+
+def test_stacks_of_a_transformer_are_its_kernels_by_projection():
+  params = {"embed": {"tokens": 0}, "final_norm": {"scale": 1}}
+  params["blocks"] = {
+    "attention": {name: {"kernel": name} for name in ("qkv", "o")},
+    "mlp": {name: {"kernel": name, "bias": 0} for name in ("up", "down")},
+    "mlp_norm": {"scale": 0},
+  }
+  names = ("qkv", "o", "up", "down")
+  assert roles.stacks(params) == {name: name for name in names}
+
+
 def test_paths_lists_leaves_by_path():
   tree = {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
   assert roles.paths(tree) == {"a/b/c": 1, "a/d": 2, "e": 3}
@@ -74,7 +143,18 @@ def test_paths_lists_leaves_by_path():
 
 @pytest.mark.parametrize(
   "path",
-  ["hidden/gate", "", "my/hidden/kernel", "hidden/kernel/ema", "hidden/norm"],
+  [
+    "hidden/gate",
+    "",
+    "my/hidden/kernel",
+    "hidden/kernel/ema",
+    "hidden/norm",
+    "blocks/attention/kernel",
+    "blocks/mlp/o/kernel",
+    "blocks/norm/kernel",
+    "attention/q/kernel",
+    "other/final_norm/scale",
+  ],
 )
 def test_an_unknown_path_is_named(path):
   with pytest.raises(KeyError, match=f"no role for parameter '{path}'"):

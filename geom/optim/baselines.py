@@ -1,5 +1,6 @@
 """Plain optax optimizers, by the name a config gives them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import optax
@@ -7,7 +8,14 @@ from optax import contrib
 
 from geom import roles
 
-NAMES = ("adam", "sgd", "sign", "muon")
+# What each reads, besides the learning rate.
+READS = {
+  "adam": ("betas", "eps"),
+  "sgd": ("momentum",),
+  "sign": (),
+  "muon": ("momentum", "adam_lr", "betas"),
+}
+NAMES = tuple(READS)
 
 
 def baseline(
@@ -39,24 +47,7 @@ def baseline(
   given = {
     "betas": betas, "eps": eps, "momentum": momentum, "adam_lr": adam_lr,
   }  # fmt: skip
-  reads = {
-    "adam": ("betas", "eps"),
-    "sgd": ("momentum",),
-    "sign": (),
-    "muon": ("momentum", "adam_lr", "betas"),
-  }
-  if name not in reads:
-    raise ValueError(f"optimizer {name!r} is none of {', '.join(NAMES)}")
-  unread = [
-    k for k, v in given.items() if v is not None and k not in reads[name]
-  ]
-  if unread:
-    raise ValueError(
-      f"optimizer {name} does not read {', '.join(unread)}: set to None"
-    )
-  lacks = [k for k in reads[name] if given[k] is None and name != "sgd"]
-  if lacks:
-    raise ValueError(f"optimizer {name} needs {', '.join(lacks)}, got None")
+  require(name, given, READS)
   if name == "adam":
     return optax.adam(lr, b1=betas[0], b2=betas[1], eps=eps)
   if name == "sgd":
@@ -71,6 +62,30 @@ def baseline(
     adam_learning_rate=adam_lr,
     muon_weight_dimension_numbers=_stacks,
   )
+
+
+def require(
+  name: str, given: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]]
+) -> None:
+  """Raises ValueError unless an optimizer has what it reads, and no more.
+
+  Args:
+    name: of the optimizer.
+    given: what a config says; None is nothing.
+    reads: by optimizer what it reads, all of which it needs (but `sgd`).
+  """
+  if name not in reads:
+    raise ValueError(f"optimizer {name!r} is none of {', '.join(reads)}")
+  unread = [
+    k for k, v in given.items() if v is not None and k not in reads[name]
+  ]
+  if unread:
+    raise ValueError(
+      f"optimizer {name} does not read {', '.join(unread)}: set to None"
+    )
+  lacks = [k for k in reads[name] if given[k] is None and name != "sgd"]
+  if lacks:
+    raise ValueError(f"optimizer {name} needs {', '.join(lacks)}, got None")
 
 
 def _stacks(params: Any) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -24,7 +23,8 @@ from geom.train.checkpoint import (
 from geom.train.grid import Due
 from geom.train.loop import Finished, Measurement, failures, train
 from geom.train.progress import Progress
-from geom.train.state import State, new_state
+from geom.train.start import Project, start_states
+from geom.train.state import State
 from geom.train.step import Chunk, Loss, make_chunk, make_step, over_seeds
 from geom.train.stop import StopSignal
 
@@ -54,6 +54,7 @@ class Setup(NamedTuple):
     tx: the optimizer.
     reference: parameters at step 0 -> what measurements compare with.
     measures: what is taken of the state, and when.
+    project: what moves parameters to where training is to start, or None.
   """
 
   init: Callable[[Any], Params]
@@ -61,6 +62,7 @@ class Setup(NamedTuple):
   tx: optax.GradientTransformation
   reference: Callable[[Params], Any]
   measures: Sequence[Measure]
+  project: Project | None = None
 
 
 def run_condition(
@@ -101,7 +103,7 @@ def run_condition(
   one = make_chunk(make_step(setup.loss, setup.tx), length)
   chunk = jax.jit(over_seeds(one), donate_argnums=0)
 
-  state = start_states(setup, seeds)
+  state, moved = _start(setup, seeds)
   with contextlib.closing(checkpoints):
     saved = checkpoints.restore(state, data, meta)
     state = state if saved is None else saved
@@ -114,6 +116,8 @@ def run_condition(
       print(f"{condition}: done before", file=sys.stderr)
       return Finished(state, failed)
     writer.write([_started(condition, first)])
+    if saved is None:
+      writer.write(_projected(condition, seeds, moved))
     progress = Progress(condition, num_steps, first)
     with (
       contextlib.closing(progress),
@@ -138,17 +142,6 @@ def run_condition(
         progress=progress,
         stop=stop,
       )
-
-
-def start_states(setup: Setup, seeds: Sequence[int]) -> State:
-  """The states of all seeds at step 0, stacked."""
-
-  def start(key: Any) -> State:
-    params = setup.init(key)
-    return new_state(params, setup.tx, setup.reference(params))
-
-  keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-  return jax.jit(lambda keys: jax.lax.map(start, keys))(keys)
 
 
 def measure_checkpoints(
@@ -182,8 +175,8 @@ def measure_checkpoints(
     ResumeError: there is no checkpoint, or one is damaged or of another run.
   """
   writer.rewind(condition, -1, {})
-  like = start_states(trained, seeds)
-  fresh, reference = start_states(setup, seeds).reference, None
+  like, _ = _start(trained, seeds)
+  fresh, reference = _start(setup, seeds)[0].reference, None
   compiled = [(m.kind, _of_all(m.of)) for m in setup.measures]
   failed: dict[int, int] = {}
   for step, state in saved_states(directory, like, meta):
@@ -204,6 +197,14 @@ def measure_checkpoints(
       )
     print(f"{condition}: measured step {step}", file=sys.stderr)
   writer.sync()
+
+
+def _start(
+  setup: Setup, seeds: Sequence[int]
+) -> tuple[State, list[Mapping[str, Any]]]:
+  return start_states(
+    setup.init, setup.tx, setup.reference, seeds, setup.project
+  )
 
 
 @contextlib.contextmanager
@@ -269,6 +270,15 @@ def _started(condition: str, step: int) -> record.Row:
     jax=jax.__version__,
     device=f"{jax.device_count()} x {device.device_kind}",
   )
+
+
+def _projected(
+  condition: str, seeds: Sequence[int], moved: Sequence[Mapping[str, Any]]
+) -> Iterator[record.Row]:
+  """Rows of how far each parameter was moved before step 0, by its norm."""
+  for seed, distances in zip(seeds, moved, strict=False):
+    named = {f"moved/{path}": d for path, d in distances.items()}
+    yield _event(condition, 0, "projected", seed=seed, **named)
 
 
 @contextlib.contextmanager
