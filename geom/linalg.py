@@ -5,6 +5,7 @@ compiled program can hang (jax 0.10; jax issues 36927 and 39292). Every function
 here makes one at most, and a program should call at most one of them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,18 @@ def matmul(
 ) -> Float[Array, "*s m n"]:
   """The product at full precision: GPUs and TPUs round float32 otherwise."""
   return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def after(x: Array, *before: Array) -> Array:
+  """`x` unchanged, but not to be had before all of `before` are.
+
+  So that LAPACK calls come one after the other. An optimization barrier does
+  not hold XLA's CPU compiler; a dependence on data does, if it does not see
+  through it.
+  """
+  first = [b[(0,) * b.ndim] for b in before if b.size]
+  never = functools.reduce(jnp.logical_or, [b > jnp.inf for b in first], False)
+  return jnp.where(never, jnp.zeros_like(x), x)
 
 
 def identity_like(s: Float[Array, "*s n n"]) -> Float[Array, "*s n n"]:

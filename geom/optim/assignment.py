@@ -18,6 +18,7 @@ import jax
 import optax
 from jaxtyping import Array
 
+from geom.linalg import after
 from geom.manifolds import Manifold
 from geom.optim import manifold_muon, rules, solvers
 from geom.optim.assignment_table import Row, fingerprint, rows
@@ -221,7 +222,8 @@ def _barrier() -> optax.GradientTransformation:
 
   def update(updates: Any, state: Any, params: Any = None) -> Any:
     del params
-    return jax.lax.optimization_barrier(updates), state
+    every = jax.tree.leaves(updates)
+    return jax.tree.map(lambda u: after(u, *every), updates), state
 
   return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 

@@ -24,6 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from geom import manifolds
+from geom.linalg import after
 from geom.manifolds import Manifold
 from geom.optim import layout as layouts_of
 from geom.optim.layout import Choice, Layout, map_matrices
@@ -279,7 +280,7 @@ def _link(
       raise ValueError(
         "needs the parameters: tx.update(updates, state, params)"
       )
-    found, before = layouts_of.layouts(params, **choices), [None]
+    found, before = layouts_of.layouts(params, **choices), []
 
     def one(path: Any, u: Array | None, w: Array | None) -> Array | None:
       if u is None or not u.size:
@@ -287,11 +288,11 @@ def _link(
       layout = found[_name(path)]
       if check is not None:
         check(_name(path), layout, w)
-      if in_order and before[0] is not None:
-        u, _ = jax.lax.optimization_barrier((u, before[0]))
-      out = f(layout, u, w)
-      before[0] = out
-      return out
+      if in_order:
+        # The first waits for what comes before this link.
+        u = after(u, *(before or jax.tree.leaves(updates)))
+      before[:] = [f(layout, u, w)]
+      return before[0]
 
     out = jax.tree_util.tree_map_with_path(
       one, updates, params, is_leaf=lambda x: x is None
