@@ -59,7 +59,7 @@ class Quality(NamedTuple):
 # Tangent parts of G below this share of it are rounding: no direction.
 STATIONARY = 4e-6
 # The solver `auto`: see there.
-RELAX = 1.2
+RELAX = (1.25, 1.35)
 NORMAL = 1.3
 
 
@@ -124,9 +124,10 @@ def auto(
   G_T / ||G_T||_2,
 
       A = msign(G_T) + V, then `rounds` times:
-      A = clip(A + 1.2 (A_T - A)), with V added once more before the second,
+      A = clip(A + r (A_T - A)), with V added once more before the second,
 
-  where clip sets the singular values above 1 to 1. Matrix products only.
+  where clip sets the singular values above 1 to 1 and r = 1.25 goes a little
+  beyond the tangent space, 1.35 after the second. Matrix products only.
 
   If the normal part of G is no larger than chance, `A = msign(G) + 3 V` is the
   start: G has a low rank where G_T need not, as the projection leaks into
@@ -151,13 +152,13 @@ def auto(
     a = msign(jnp.where(generic, g, g_t), steps=steps, dtype=dtype)
     a = a + jnp.where(generic, 3, 1) * v
 
-    def closer(a: Matrices, root_steps: int = 3) -> Matrices:
-      a = a + RELAX * (manifold.tangent(w, a) - a)
+    def closer(a: Matrices, relax: float, root_steps: int) -> Matrices:
+      a = a + relax * (manifold.tangent(w, a) - a)
       return clip_singular_values(a, root_steps=root_steps)
 
     for k in range(min(rounds, 2)):  # These meet singular values of up to 6.
-      a = closer(a + v if k else a, root_steps=4 if k else 5)
-    a = jax.lax.fori_loop(2, rounds, lambda _, a: closer(a), a)
+      a = closer(a + v if k else a, RELAX[0], 4 if k else 5)
+    a = jax.lax.fori_loop(2, rounds, lambda _, a: closer(a, RELAX[1], 3), a)
     return jnp.where(size == 0, 0, a)
 
   return Solver("auto", solve)

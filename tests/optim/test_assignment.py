@@ -11,10 +11,10 @@ from geom.optim.assignment import assign, warmup_cosine
 from geom.optim.manifold_muon import manifold_muon
 from geom.optim.solvers import dual_ascent
 
-QKV, O = "blocks/attention/qkv/kernel", "blocks/attention/o/kernel"
+QKV, OUT = "blocks/attention/qkv/kernel", "blocks/attention/o/kernel"
 UP, SCALE = "blocks/mlp/up/kernel", "blocks/mlp_norm/scale"
 SHAPES = {
-  "embed/tokens": (12, 6), QKV: (2, 6, 18), O: (2, 6, 6), UP: (2, 6, 10),
+  "embed/tokens": (12, 6), QKV: (2, 6, 18), OUT: (2, 6, 6), UP: (2, 6, 10),
   SCALE: (2, 6), "head/kernel": (6, 12),
 }  # fmt: skip
 
@@ -68,7 +68,7 @@ def parts(kernel):
 
 def test_parameters_stay_where_they_are_put():
   params, _ = stepped(assign(random(), "hetero", lr=0.1), steps=20)
-  for kernel in (*parts(params[QKV]), jnp.swapaxes(params[O], -1, -2)):
+  for kernel in (*parts(params[QKV]), jnp.swapaxes(params[OUT], -1, -2)):
     gram = jnp.einsum("lio,ljo->lij", kernel, kernel)
     close(gram, jnp.broadcast_to(jnp.eye(6), gram.shape), 3e-5)
   up = params[UP]
@@ -102,7 +102,7 @@ def test_is_manifold_muon_and_adamw_of_each_after_a_global_clip():
   found = assign(random(), "hetero", lr=0.05, adamw_lr=3e-3)
   _, updates = stepped(found)
   own = dict.fromkeys(SHAPES)
-  own |= {QKV: manifolds.stiefel(), O: manifolds.stiefel()}
+  own |= {QKV: manifolds.stiefel(), OUT: manifolds.stiefel()}
   own |= {UP: manifolds.dgram()}
   for path, wanted in one_by_one(found, own).items():
     close(updates[path], wanted)
@@ -131,9 +131,9 @@ def test_weight_decay_is_of_matrices_only():
   found = assign(random(), given, lr=0.1, adamw_lr=0.01)
   before, _ = start(found)
   after, _ = stepped(found, grads=zero)
-  shrunk = {QKV: 0.95, O: 0.95, UP: 0.975, SCALE: 1.0}
+  shrunk = {QKV: 0.95, OUT: 0.95, UP: 0.975, SCALE: 1.0}
   for path, w in roles.paths(before).items():
-    factor = shrunk[path] if path in shrunk else 0.999
+    factor = shrunk.get(path, 0.999)
     close(after[path], factor * w, 2e-6)
 
 
@@ -151,7 +151,7 @@ def test_factors_of_learning_rates():
   for lr in (0.1, lambda count: 0.1 * (count == 1)):
     halved = sizes(lr, 0.5)
     close(halved[UP], plain[UP], 1e-5)
-    for path in (QKV, O, "embed/tokens", SCALE):
+    for path in (QKV, OUT, "embed/tokens", SCALE):
       close(halved[path], plain[path] / 2, 1e-5)
 
 
@@ -191,7 +191,7 @@ def test_project_moves_kernels_onto_their_manifolds_and_says_how_far():
   found = assign(random(), "hetero")
   before, (params, moved) = random(), found.project(random())
   before, params = roles.paths(before), roles.paths(params)
-  assert set(moved) == {QKV, O, UP}
+  assert set(moved) == {QKV, OUT, UP}
   for path in ("embed/tokens", "head/kernel", SCALE):
     assert params[path] is not None
     np.testing.assert_array_equal(params[path], before[path])
@@ -205,7 +205,7 @@ def test_project_moves_kernels_onto_their_manifolds_and_says_how_far():
     manifolds.project(manifolds.stiefel(), parts(before[QKV])[1]),
     1e-5,
   )
-  again, moved = found.project(nested(params))
+  _, moved = found.project(nested(params))
   assert all(off < 1e-5 for off in moved.values())
   with pytest.raises(ValueError, match="'other' is not in the assignment"):
     found.project({"other": jnp.ones((2, 2))})
@@ -213,11 +213,11 @@ def test_project_moves_kernels_onto_their_manifolds_and_says_how_far():
 
 def test_options_reach_the_manifold():
   given = {
-    O: {"manifold": "stiefel", "c": 3, "orientation": "output"},
+    OUT: {"manifold": "stiefel", "c": 3, "orientation": "output"},
     UP: {"manifold": "dgram", "retraction": "sorted_svd"}, "*": "adamw",
   }  # fmt: skip
   params, _ = stepped(assign(random(), given, lr=0.1), steps=2)
-  gram = jnp.einsum("lio,lij->loj", params[O], params[O])
+  gram = jnp.einsum("lio,lij->loj", params[OUT], params[OUT])
   close(gram, jnp.broadcast_to(9 * jnp.eye(6), gram.shape), 1e-4)
   lengths = jnp.linalg.norm(params[UP], axis=-1)
   assert jnp.all(lengths[:, :-1] >= lengths[:, 1:])
@@ -268,7 +268,7 @@ def test_groups_that_call_lapack_take_turns():
   assert barriers("all_dgram", faithful=True) == 2
   assert barriers("hetero", faithful=True) == barriers(given) == 0
   together, _ = stepped(assign(random(), given, faithful=True), steps=3)
-  for rest, mine in (("mlp", (QKV, O)), ("attention", (UP,))):
+  for rest, mine in (("mlp", (QKV, OUT)), ("attention", (UP,))):
     one = {**given, rest: {**given[rest], "retraction": "column"}}
     alone, _ = stepped(assign(random(), one, faithful=True), steps=3)
     for path in (*mine, SCALE, "embed/tokens"):
