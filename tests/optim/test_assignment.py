@@ -209,12 +209,18 @@ def test_project_moves_kernels_onto_their_manifolds_and_says_how_far():
 
 def test_options_reach_the_manifold():
   given = {
-    OUT: {"manifold": "stiefel", "c": 3, "orientation": "output"},
+    QKV: {"manifold": "stiefel", "c": 3},
+    OUT: {"manifold": "oblique", "orientation": "output"},
     UP: {"manifold": "dgram", "retraction": "sorted_svd"}, "*": "adamw",
   }  # fmt: skip
-  params, _ = stepped(made(given, lr=0.1), steps=2, project=True)
-  gram = jnp.einsum("lio,lij->loj", params[OUT], params[OUT])
-  close(gram, jnp.broadcast_to(9 * jnp.eye(6), gram.shape), 1e-4)
+  found = made(given, lr=0.1)
+  started = roles.paths(found.project(random())[0])
+  params, _ = stepped(found, steps=2, project=True)
+  for tree in (started, params):
+    for part in parts(tree[QKV]):
+      gram = jnp.einsum("lio,lij->loj", part, part)
+      close(gram, jnp.broadcast_to(9 * jnp.eye(6), gram.shape), 1e-4)
+    close(jnp.linalg.norm(tree[OUT], axis=-2), jnp.ones((2, 6)), 1e-5)
   lengths = jnp.linalg.norm(params[UP], axis=-1)
   assert jnp.all(lengths[:, :-1] >= lengths[:, 1:])
 
