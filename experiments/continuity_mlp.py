@@ -6,7 +6,6 @@ the weights, in the gradients, and in what training has added, W - W(0).
 """
 
 import pathlib
-import sys
 from functools import partial
 from typing import Any
 
@@ -23,13 +22,12 @@ from experiments.continuity_config import (
   stacks_of,
   trained_config,
 )
-from experiments.continuity_optim import optimizer
+from experiments.continuity_optim import optimizer, say_assignment
 from geom import record, roles
 from geom.data import mnist, order
 from geom.models.base import Model, Params
 from geom.models.resmlp import resmlp
 from geom.optim import observe
-from geom.optim.assignment_table import format_table
 from geom.probes.continuity import chance_cosine
 from geom.probes.orbit import chance_share
 from geom.report.continuity import write_report
@@ -139,7 +137,7 @@ def _run_condition(
   *,
   profile: bool,
 ) -> None:
-  _say_assignment(name, settings, workdir)
+  say_assignment(name, settings, workdir)
   source = _order(settings, data)
   run_condition(
     _setup(settings, data),
@@ -157,20 +155,6 @@ def _run_condition(
     stop=stop,
     profile=workdir / "profile" / name if profile else None,
   )
-
-
-def _say_assignment(
-  name: str, settings: dict[str, Any], workdir: pathlib.Path
-) -> None:
-  """Prints and keeps the table of what each parameter gets, the first time."""
-  _, assignment = optimizer(settings)
-  path = workdir / "assignments" / f"{name}.txt"
-  if assignment is None or path.exists():
-    return
-  table = format_table(assignment.table)
-  print(f"{name}:\n{table}", file=sys.stderr)
-  path.parent.mkdir(exist_ok=True)
-  record.write_text(path, f"{table}\n")
 
 
 def _measure_again(
@@ -205,15 +189,15 @@ def _order(settings: dict[str, Any], data: mnist.Mnist) -> order.Order:
 def _meta(settings: dict[str, Any], data: mnist.Mnist) -> dict[str, Any]:
   """What a checkpoint is of, besides what its arrays say."""
   _, assignment = optimizer(settings)
-  meta = {
-    "data": data.fingerprint,
-    "order": _order(settings, data).fingerprint(),
-    "model": settings["model"],
-    "optim": settings["optim"],
-  }
-  if assignment is not None:
-    meta["assignment"] = assignment.fingerprint
-  return record.plain(meta)
+  return record.plain(
+    {
+      "data": data.fingerprint,
+      "order": _order(settings, data).fingerprint(),
+      "model": settings["model"],
+      "optim": settings["optim"],
+      "assignment": assignment and assignment.fingerprint,
+    }
+  )
 
 
 def _setup(settings: dict[str, Any], data: mnist.Mnist) -> Setup:

@@ -180,8 +180,13 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
       f"{', '.join(at[key]) or 'of which there are none'}"
     )
   with at.unlocked():
+    after = list(at)[list(at).index(key) + 1 :]
     del at[key]  # Else ConfigDict turns a value into the type of the old one.
     at[key] = _in_order(tuple(value) if isinstance(value, list) else value)
+    for name in after:  # The order of rules is a part of what they say.
+      moved = at[name]
+      del at[name]
+      at[name] = moved
 
 
 def check(

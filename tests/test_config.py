@@ -5,6 +5,7 @@ Every mistake must be a ConfigError of one line that names the key.
 
 import json
 import pathlib
+import re
 
 import ml_collections
 import numpy as np
@@ -30,6 +31,7 @@ FAMILIES = {
     "adam", "adam_b1_0", "adam_b2_0", "adam_b2_0_eps", "adam_b1_0_b2_0",
     "sign", "sgd", "muon", "none_sgd",
   ],
+  "manifolds": ["euclidean_muon", "stiefel", "dgram", "oblique"],
 }  # fmt: skip
 CONDITIONS = [
   "relu", "gelu", "silu", "none", "radial", "radial_10", "radial_30",
@@ -180,7 +182,7 @@ def test_the_near_key_of_the_section_comes_before_one_elsewhere():
     ("model.init=she", "should be 'scaled' or 'he', got 'she'"),
     (
       "optim.name=adma",
-      "should be 'adam', 'sgd', 'sign' or 'muon', got 'adma'",
+      "should be 'adam', 'sgd', 'sign', 'muon' or 'manifold_muon', got 'adma'",
     ),
     # Seeds.
     ("seeds=()", ""),
@@ -279,11 +281,69 @@ def test_one_mistake_is_counted_once(override):
     (["eps=none", "betas=none"], "adam needs betas, eps, got None"),
     (["name=sgd"], "sgd does not read betas, eps: set to None"),
     (["name=sgd", "betas=none"], "sgd does not read eps: set to None"),
+    (["assignment=hetero"], "adam does not read assignment: set to None"),
+    (
+      ["name=manifold_muon"],
+      "manifold_muon does not read eps: set to None",
+    ),
+    (
+      ["name=manifold_muon", "eps=none"],
+      "manifold_muon needs assignment, momentum, adam_lr, got None",
+    ),
   ],
 )
 def test_an_optimizer_is_not_given_numbers_it_does_not_read(overrides, said):
   message = error_of(checked, *(f"optim.{o}" for o in overrides))
   assert message == f"condition relu: optimizer {said}"
+
+
+MANIFOLD_MUON = (
+  "optim.name=manifold_muon", "optim.eps=none", "optim.momentum=0.9",
+  "optim.adam_lr=0.1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("assignment", "said"),
+  [
+    ("heterro", "'heterro' is none of unconstrained, .*; did you mean hetero?"),
+    ("{'mlp': 'stifel', '*': 'adamw'}", "rule 'mlp': .*did you mean stiefel?"),
+    ("{'mlp': 'stiefel'}", "no rule claims parameter embed/kernel, head/kern"),
+    ("{'attention': 'stiefel', '*': 'adamw'}", "rule 'attention': .* no param"),
+    (
+      "{'mlp': {'manifold': 'oblique', 'weight_decay': 0.1}, '*': 'adamw'}",
+      "rule 'mlp': weight decay 0.1 leaves the manifold oblique",
+    ),
+  ],
+)
+def test_an_assignment_that_cannot_be(assignment, said):
+  message = error_of(checked, *MANIFOLD_MUON, f"optim.assignment={assignment}")
+  assert re.match(f"condition relu: (assignment )?{said}", message)
+
+
+@pytest.mark.parametrize("value", [5, True, ("hetero",)])
+def test_what_is_no_assignment_at_all(value):
+  config = load()
+  put(config, "optim.assignment", value)
+  assert error_of(continuity_mlp.check, config) == (
+    "config.optim.assignment: should be the name of an assignment, rules, or "
+    f"None, got {value!r}"
+  )
+
+
+def test_rules_keep_their_order():
+  rules = {"m*": "oblique", "hidden/*": {"manifold": "adamw"}, "*": "adamw"}
+  given = f"optim.assignment={rules}"
+  message = error_of(checked, *MANIFOLD_MUON, given)
+  assert "rule 'hidden/*': adamw claims nothing" in message
+  del rules["hidden/*"]
+  given = f"optim.assignment={rules}"
+  optim = checked(*MANIFOLD_MUON, given)["optim"]
+  assert list(optim["assignment"].items()) == list(rules.items())
+  path = "conditions.stiefel.optim.assignment.mlp=oblique"
+  family = checked(path, variant="manifolds")["conditions"]["stiefel"]
+  rules = {"mlp": "oblique", "*": "adamw"}
+  assert list(family["optim"]["assignment"].items()) == list(rules.items())
 
 
 @pytest.mark.parametrize("momentum", ["none", "0.9"])
@@ -401,6 +461,7 @@ def test_every_variant_and_condition_passes(variant):
 def test_the_conditions_are_all_there_are():
   message = error_of(load, "zzz")
   names = ["short", "long", "paper", *FAMILIES, *CONDITIONS]
+  names += FAMILIES["manifolds"]
   assert message.endswith("there are " + ", ".join(names))
 
 
@@ -414,6 +475,7 @@ def test_a_family_is_its_conditions(family):
 def test_the_paper_is_everything():
   config = checked(variant="paper")
   assert list(config["conditions"]) == CONDITIONS
+  assert not set(CONDITIONS) & set(FAMILIES["manifolds"])
   assert len(config["seeds"]) == 3 and config["orbit"]["angles"]
   assert set(config["full_probe"]["names"]) == set(suite.PROBES)
   assert set(config["full_probe"]["stacks"]) == set(probing.STACKS)

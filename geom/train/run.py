@@ -22,10 +22,11 @@ from geom.train.checkpoint import (
 )
 from geom.train.grid import Due
 from geom.train.loop import Finished, Measurement, failures, train
+from geom.train.profiling import profiled
 from geom.train.progress import Progress
 from geom.train.start import Project, start_states
 from geom.train.state import State
-from geom.train.step import Chunk, Loss, make_chunk, make_step, over_seeds
+from geom.train.step import Loss, make_chunk, make_step, over_seeds
 from geom.train.stop import StopSignal
 
 
@@ -122,7 +123,7 @@ def run_condition(
     with (
       contextlib.closing(progress),
       _timed(writer, condition, progress),
-      _profiled(chunk, profile) as profiled_chunk,
+      profiled(chunk, profile) as profiled_chunk,
     ):
       return train(
         state,
@@ -279,39 +280,3 @@ def _projected(
   for seed, distances in zip(seeds, moved, strict=False):
     named = {f"moved/{path}": d for path, d in distances.items()}
     yield _event(condition, 0, "projected", seed=seed, **named)
-
-
-@contextlib.contextmanager
-def _profiled(
-  chunk: Chunk, directory: pathlib.Path | None, skip: int = 2, count: int = 4
-) -> Iterator[Chunk]:
-  """The chunk itself, traced in calls skip .. skip + count - 1."""
-  if directory is None:
-    yield chunk
-    return
-  calls = 0
-  tracing = False
-
-  def traced(*args: Any) -> Any:
-    nonlocal calls, tracing
-    if calls == skip:
-      jax.profiler.start_trace(str(directory))
-      tracing = True
-    out = chunk(*args)
-    calls += 1
-    if calls == skip + count:
-      jax.block_until_ready(out)
-      jax.profiler.stop_trace()
-      tracing = False
-    return out
-
-  try:
-    yield traced
-  finally:
-    if tracing:
-      jax.profiler.stop_trace()
-    if calls <= skip:
-      print(
-        f"no profile: it begins with dispatch {skip + 1}, there were {calls}",
-        file=sys.stderr,
-      )
