@@ -136,7 +136,8 @@ def auto(
   were chosen on random pairs of stated spectra at width 64 to 96.
 
   Args:
-    rounds: of projection and clip; a solution is tangent to .02 after four.
+    rounds: of projection and clip; a solution is tangent to .02 after four,
+      and should not be had with fewer than three.
     steps: of msign.
     dtype: of the factors in the products of msign.
   """
