@@ -6,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from geom import manifolds, roles
+from geom import linalg, manifolds, roles
+from geom.optim import assignment
 from geom.optim.assignment import assign, warmup_cosine
 from geom.optim.manifold_muon import manifold_muon
 from geom.optim.solvers import dual_ascent
@@ -251,21 +252,26 @@ def test_the_paper_s_solver_of_euclidean_matrices_needs_one_iteration():
   assert "length=20" not in text and "length=1\n" in text
 
 
-def test_groups_that_call_lapack_take_turns():
+def test_groups_that_call_lapack_take_turns(monkeypatch):
   svd = {"manifold": "dgram", "retraction": "sorted_svd"}
   given = {
     "attention": {**svd, "weight_decay": 0.1},
     "mlp": {**svd, "weight_decay": 0.2}, "*": "adamw",
   }  # fmt: skip
 
-  def barriers(assignment, **settings):
-    tx = made(assignment, **settings).tx
-    text = jax.make_jaxpr(tx.update)(random(1), tx.init(random()), random())
-    return str(text).count("optimization_barrier")
+  waited = []
 
-  # One between the kernels of attention, one between the groups.
-  assert barriers(given) == 2
-  assert barriers({"mlp": svd, "*": "adamw"}) == 0
+  def spy(x, *before):
+    waited.append((x, before))
+    return linalg.after(x, *before)
+
+  monkeypatch.setattr(assignment, "after", spy)
+  for rules, times in (({"mlp": svd, "*": "adamw"}, 0), (given, len(SHAPES))):
+    tx = made(rules).tx
+    jax.eval_shape(tx.update, random(1), tx.init(random()), random())
+    assert len(waited) == times
+  # Every parameter waits for all.
+  assert all(len(before) == len(SHAPES) for _, before in waited)
   _, together = stepped(made(given))
   _, alone = stepped(made({k: given[k] for k in ("mlp", "*")}))
   for path in (UP, SCALE, "embed/tokens"):
