@@ -30,6 +30,7 @@ def workdir(run_python, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 def test_every_measurement_is_there_and_judged(workdir):
   found = record.read_json(workdir / "summary.json")["measured"]
   rows = record.read(workdir / "metrics.jsonl")
@@ -48,6 +49,7 @@ def test_every_measurement_is_there_and_judged(workdir):
   assert "load average after" in table
 
 
+@pytest.mark.slow
 def test_what_is_counted(workdir):
   """msign: a Gram matrix first; a step has two products and the next one."""
   found = record.read_json(workdir / "summary.json")["measured"]

@@ -18,6 +18,14 @@ MANIFOLDS = {
   "oblique": mf.oblique(),
 }
 SOLVERS = {name: make() for name, make in solvers.SOLVERS.items()}
+MOSTLY_SLOW = [
+  "auto",
+  *(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in SOLVERS
+    if name != "auto"
+  ),
+]
 SCALE_FREE = [name for name in SOLVERS if name != "dual_ascent"]
 SHAPES = [(48, 48), (64, 48), (96, 48), (96, 24)]
 SPECTRA = (
@@ -186,8 +194,8 @@ def test_quality_is_that_of_float64(manifold):
 # Every solver.
 
 
-@pytest.mark.parametrize("manifold", ["stiefel", "dgram", "oblique"])
-@pytest.mark.parametrize("solver", ["auto", "irls", "irls_clip", "projected"])
+@pytest.mark.parametrize("manifold", ["stiefel", "dgram"])
+@pytest.mark.parametrize("solver", ["irls", "irls_clip", "projected"])
 def test_no_direction_is_longer_than_one(solver, manifold):
   w, g = pairs(manifold, (64, 48), 5)
   a = directions(solver, manifold, w, g)
@@ -252,7 +260,7 @@ def test_auto_is_nearer_to_the_optimum_than_dual_ascent(manifold):
 
 
 @pytest.mark.parametrize("solver", SCALE_FREE)
-@pytest.mark.parametrize("manifold", ["stiefel", "dgram"])
+@pytest.mark.parametrize("manifold", ["dgram"])
 def test_the_scale_of_gradients_does_not_matter(manifold, solver):
   """Each of a stack has its own."""
   w, g = pairs(manifold, (24, 16), 5, ("power",))
@@ -296,7 +304,7 @@ def test_a_stack_is_its_matrices(solver, manifold, tolerance):
     np.testing.assert_allclose(a[i], alone[0], atol=tolerance)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", MOSTLY_SLOW)
 def test_a_wide_matrix_is_its_transpose(solver):
   w, g = pairs("dgram", (12, 8), 5, ("gaussian",) * 3)
   wide = directions(solver, "dgram", w.swapaxes(1, 2), g.swapaxes(1, 2))
@@ -306,7 +314,7 @@ def test_a_wide_matrix_is_its_transpose(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("manifold", ["stiefel", "dgram"])
+@pytest.mark.parametrize("manifold", ["dgram"])
 def test_zero_gives_zero_and_a_nan_is_seen_in_its_matrix(manifold, solver):
   w, g = pairs(manifold, (12, 8), 5, ("gaussian",) * 3)
   sound = directions(solver, manifold, w, g)
@@ -322,7 +330,7 @@ def test_zero_gives_zero_and_a_nan_is_seen_in_its_matrix(manifold, solver):
 
 
 @pytest.mark.parametrize("solver", SCALE_FREE)
-@pytest.mark.parametrize("manifold", ["stiefel", "dgram", "oblique"])
+@pytest.mark.parametrize("manifold", ["dgram", "oblique"])
 def test_a_gradient_normal_to_the_manifold_gives_zero(manifold, solver):
   w, _ = pairs(manifold, (12, 8), 5, ("gaussian",) * 3)
   s = np.random.default_rng(0).standard_normal((8, 8))
@@ -362,6 +370,7 @@ def test_dual_ascent_stays_where_it_is_tangent():
   np.testing.assert_allclose(a, directions("auto", "stiefel", w, g), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_irls_lowers_the_dual():
   """Every round leaves a multiplier with less of it: a smaller gap."""
   w, g = pairs("dgram", (32, 24), 5, ("power", "exponential", "gaussian"))
@@ -375,7 +384,7 @@ def test_irls_lowers_the_dual():
   assert np.max(gaps[-1]) < 0.1
 
 
-@pytest.mark.parametrize("solver", ["auto", "irls", "dual_ascent"])
+@pytest.mark.parametrize("solver", MOSTLY_SLOW)
 @pytest.mark.parametrize("shape", [(1, 5), (1, 1), (6, 5)])
 def test_small_shapes(solver, shape):
   for manifold in ("stiefel", "dgram"):
@@ -393,7 +402,7 @@ def test_small_shapes(solver, shape):
         np.testing.assert_allclose(a, wanted, atol=0.01)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", MOSTLY_SLOW)
 def test_types_stay_and_empty_stacks_stay_empty(solver):
   w, g = f32(*pairs("dgram", (12, 8), 2, ("gaussian",)))
   half = compiled(solver, "dgram")(w, g.astype(jnp.bfloat16))
@@ -411,16 +420,17 @@ def test_shapes_that_differ_are_refused():
 ONE_DEVICE = """
 import jax
 from geom import manifolds
+from geom.optim import solvers
 from geom.optim.manifold_muon import manifold_muon, project
 
-shapes = {"a": (4, 48, 32), "b": (3, 40, 40), "c": (2, 24, 40)}
+shapes = {"a": (4, 48, 32), "b": (3, 40, 40)}
 params = {
   name: jax.random.normal(jax.random.key(0), shape)
   for name, shape in shapes.items()
 }
 manifold = manifolds.dgram("sorted_svd")
 params, _ = project(params, manifold)
-tx = manifold_muon(0.01, manifold, solver="irls_clip")
+tx = manifold_muon(0.01, manifold, solver=solvers.irls(rounds=2))
 state, update = tx.init(params), jax.jit(tx.update)
 for _ in range(5):
   updates, state = update(params, state, params)
