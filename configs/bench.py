@@ -4,10 +4,11 @@
 
 `probes`, about three minutes: singular triplets of stacks against
 `numpy.linalg.svd`, and the share of the time of a training run that its probes
-take. `solvers`, about 25 minutes: the solvers of steepest descent against the
-float64 optimum, on shapes of GPT-2; `solvers_near_square`, about 15: on
-shapes where the optimum is rank-deficient. `optimizer`, about five: whole
-updates of Manifold Muon against optax's Muon and against dual ascent.
+take. `solvers`, more than half an hour: the solvers of steepest descent
+against the float64 optimum, on shapes of GPT-2; `solvers_near_square`, about
+as long: on shapes where the optimum is rank-deficient. `optimizer`, about
+five minutes: whole updates of Manifold Muon against optax's Muon and against
+dual ascent.
 Everything at one thread, in turns.
 """
 

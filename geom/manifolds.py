@@ -146,7 +146,7 @@ def scaled_stiefel(c: float) -> Manifold:
     gram=lambda s: s,
     tangent=tangent,
     retract=lambda x: c * nearby_polar(x / c),
-    project=lambda x: c * polar(x),
+    project=lambda x: c * polar(x, complete=True),
     cone=False,
     closed_form=lambda m, n: m == n,
   )

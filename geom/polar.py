@@ -97,11 +97,15 @@ def _msign(
   return step(x, gram, coefficients[-1])
 
 
-def polar(a: Float[Array, "*s m n"]) -> Float[Array, "*s m n"]:
+def polar(
+  a: Float[Array, "*s m n"], *, complete: bool = False
+) -> Float[Array, "*s m n"]:
   """The polar factor by LAPACK's SVD: the reference.
 
   Singular values below `max(m, n) eps` of the largest count as zero, as in
-  numpy's `matrix_rank`; a matrix with a NaN or an infinity gives NaN.
+  numpy's `matrix_rank`, and stay zero, or become 1 as well if the factor is to
+  be `complete`: one of the nearest orthonormal matrices then. A matrix with a
+  NaN or an infinity gives NaN.
   """
   if 0 in a.shape:
     return a
@@ -109,7 +113,7 @@ def polar(a: Float[Array, "*s m n"]) -> Float[Array, "*s m n"]:
   spoil = jnp.sum(0 * x, axis=(-1, -2), keepdims=True)
   u, s, v_t = jnp.linalg.svd(jnp.where(jnp.isnan(x), 0, x), full_matrices=False)
   floor = max(a.shape[-2:]) * jnp.finfo(x.dtype).eps * s[..., :1]
-  kept = jnp.where(s > floor, u.dtype.type(1), 0)
+  kept = jnp.where((s > floor) | complete, u.dtype.type(1), 0)
   return (matmul(u * kept[..., None, :], v_t) + spoil).astype(a.dtype)
 
 

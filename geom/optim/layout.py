@@ -62,6 +62,8 @@ def layouts(
       _chosen("fused", fused, path),
       _chosen("orientation", orientation, path) or "short",
     )
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      raise ValueError(f"parameter {path!r} has type {leaf.dtype}, not a float")
     _axes(path, leaf.shape, layout)
     found[path] = layout
   return found

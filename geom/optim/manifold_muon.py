@@ -84,7 +84,8 @@ def manifold_muon(
       tree or dict by path or pattern, `{"*/qkv/*": 3}`.
     momentum_dtype: of the accumulator; by default that of the parameters.
     checked: raise `ManifoldError` at the step that finds its parameters off
-      the manifold, for finding a link after this chain that moves them.
+      the manifold, for finding a link after this chain that moves them. What
+      a retraction keeps, such as a column of zeros, is not noticed.
 
   Raises:
     ValueError: weight decay on a manifold that is no cone, or an unknown name.
@@ -253,8 +254,10 @@ def _share_off(w: Array, near: Array) -> Array:
   w, near = (
     x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (w, near)
   )
-  off = jnp.linalg.norm(w - near, axis=(-1, -2))
-  size = jnp.linalg.norm(w, axis=(-1, -2))
+  scale = jnp.max(jnp.abs(w), axis=(-1, -2), keepdims=True)
+  scale = jnp.where(scale == 0, 1, scale)
+  off = jnp.linalg.norm((w - near) / scale, axis=(-1, -2))
+  size = jnp.linalg.norm(w / scale, axis=(-1, -2))
   return jnp.where(off == 0, 0, off / size)
 
 

@@ -387,6 +387,27 @@ def test_bfloat16_parameters_and_momentum():
   assert {x.dtype for x in jax.tree.leaves(trace)} == {jnp.dtype(jnp.bfloat16)}
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_distances_before_step_0_have_no_scale_on_a_cone(scale):
+  w = jax.random.normal(jax.random.key(0), (8, 6))
+  _, moved = mm.project(scale * w, MANIFOLDS["dgram"])
+  np.testing.assert_allclose(
+    moved[""], manifolds.distance(MANIFOLDS["dgram"], w), rtol=1e-3
+  )
+
+
+@pytest.mark.parametrize("columns", [0, 3])
+def test_a_kernel_of_deficient_rank_is_completed(columns):
+  w = jnp.zeros((8, 6)).at[:, :columns].set(1.0)
+  near, _ = mm.project(w, MANIFOLDS["stiefel"])
+  np.testing.assert_allclose(near.T @ near, np.eye(6), atol=1e-6)
+
+
+def test_integers_are_refused():
+  with pytest.raises(ValueError, match="int32, not a float"):
+    mm.manifold_muon(0.1, MANIFOLDS["dgram"]).init(jnp.eye(3, dtype=int))
+
+
 # The layout of kernels.
 
 
