@@ -84,9 +84,11 @@ def project(manifold: Manifold, x: Matrices) -> Matrices:
 
 
 def distance(manifold: Manifold, x: Matrices) -> Float[Array, "*s"]:
-  """`||X - nearest point||_F / ||X||_F`; 0 for X = 0 if 0 is on it."""
+  """`||X - nearest point||_F / ||X||_F`; for X = 0 either 0, on it, or 1."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  return _share(wide - project(manifold, wide), wide)
+  off = wide - project(manifold, wide)
+  zero = jnp.all(wide == 0, axis=(-1, -2), keepdims=True)
+  return _share(off, jnp.where(zero, off, wide))
 
 
 def violation(manifold: Manifold, w: Matrices) -> Float[Array, "*s"]:

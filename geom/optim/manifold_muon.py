@@ -258,7 +258,7 @@ def _share_off(w: Array, near: Array) -> Array:
   scale = jnp.where(scale == 0, 1, scale)
   off = jnp.linalg.norm((w - near) / scale, axis=(-1, -2))
   size = jnp.linalg.norm(w / scale, axis=(-1, -2))
-  return jnp.where(off == 0, 0, off / size)
+  return jnp.where(off == 0, 0, off / jnp.where(size == 0, off, size))
 
 
 def _link(
