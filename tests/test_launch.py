@@ -370,11 +370,17 @@ def test_its_config_json_runs_it_again_however_often_it_is_broken_off(
 
 
 def test_ctrl_c_before_there_is_anything_to_save(start, tmp_path):
-  arguments = ["launch.py", RELU, *TINY, f"--workdir={tmp_path}"]
-  process = start(*arguments)
-  wait_until(process, (tmp_path / "config.json").exists)
-  process.send_signal(signal.SIGINT)
-  assert ended(process, 130).startswith("launch.py: ")
+  for attempt in range(3):
+    workdir = tmp_path / str(attempt)
+    with start("launch.py", RELU, *TINY, f"--workdir={workdir}") as process:
+      wait_until(process, (workdir / "config.json").exists)
+      process.send_signal(signal.SIGINT)
+      _, err = process.communicate(timeout=100)
+    # Python loses an interrupt that comes while jax collects garbage.
+    if "_xla_gc_callback" not in err:
+      break
+  assert process.returncode == 130, err
+  assert err.startswith("launch.py: ")
 
 
 def halve(checkpoint: pathlib.Path) -> None:
