@@ -38,6 +38,7 @@ def pairs_of(workdir):
   return [row for row in rows if row["event"] == "pair"]
 
 
+@pytest.mark.slow
 def test_every_pair_has_every_number(workdir):
   rows = pairs_of(workdir)
   assert len({row["condition"] for row in rows}) == len(rows) == 8
@@ -55,6 +56,7 @@ def test_every_pair_has_every_number(workdir):
     assert ("dual_ascent, easy/gap" in row) == easy
 
 
+@pytest.mark.slow
 def test_the_report_judges(workdir):
   table = (workdir / "report.md").read_text()
   wanted = record.read_json(workdir / "summary.json")["wanted"]
@@ -64,6 +66,7 @@ def test_the_report_judges(workdir):
     assert line["met"] == (line["found"] <= line["wanted"])
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on(run_python, workdir):
   metrics = workdir / "metrics.jsonl"
   whole = pairs_of(workdir)

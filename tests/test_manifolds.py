@@ -44,7 +44,20 @@ def points(name):
   return [orthonormal(9, 6) * np.array(d) for d in lengths]
 
 
-@pytest.mark.parametrize("name", MANIFOLDS)
+QUICK = ("euclidean", "stiefel", "column")
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *QUICK,
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in MANIFOLDS
+      if name not in QUICK
+    ),
+  ],
+)
 def test_the_contract(name):
   """Of tall matrices; with ten thousand steps along the manifold."""
   check(MANIFOLDS[name], shapes=[(9, 6)], points=points(name), steps=10_000)
