@@ -86,9 +86,15 @@ def project(manifold: Manifold, x: Matrices) -> Matrices:
 def distance(manifold: Manifold, x: Matrices) -> Float[Array, "*s"]:
   """`||X - nearest point||_F / ||X||_F`; for X = 0 either 0, on it, or 1."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  off = wide - project(manifold, wide)
-  zero = jnp.all(wide == 0, axis=(-1, -2), keepdims=True)
-  return _share(off, jnp.where(zero, off, wide))
+  return moved(wide, project(manifold, wide))
+
+
+def moved(x: Matrices, to: Matrices) -> Float[Array, "*s"]:
+  """`||X - to||_F / ||X||_F` at any scale; for X = 0 either 0 or 1."""
+  x, to = (y.astype(jnp.promote_types(y.dtype, jnp.float32)) for y in (x, to))
+  off = x - to
+  zero = jnp.all(x == 0, axis=(-1, -2), keepdims=True)
+  return _share(off, jnp.where(zero, off, x))
 
 
 def violation(manifold: Manifold, w: Matrices) -> Float[Array, "*s"]:

@@ -116,10 +116,11 @@ TABLE: dict[str, Role] = {
 def paths(params: Any) -> dict[str, Any]:
   """The leaves of a tree of nested dicts, by `a/b/c` path."""
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {_name(path): leaf for path, leaf in leaves}
+  return {path_name(path): leaf for path, leaf in leaves}
 
 
-def _name(path: Any) -> str:
+def path_name(path: Any) -> str:
+  """`a/b/c` of a path that `jax.tree_util` gives."""
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -142,7 +143,7 @@ def map_with_role(f: Callable[[Role, Any], Any], params: Any) -> Any:
     KeyError: a parameter has no role.
   """
   return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: f(role_of(_name(path)), leaf), params
+    lambda path, leaf: f(role_of(path_name(path)), leaf), params
   )
 
 

@@ -23,6 +23,7 @@ from geom.manifolds import Manifold
 from geom.optim import manifold_muon, rules, solvers
 from geom.optim.assignment_table import Row, fingerprint, rows
 from geom.optim.rules import ADAMW, Rule
+from geom.roles import path_name
 
 Rate = optax.ScalarOrSchedule
 
@@ -142,7 +143,7 @@ def assign(
     if any(row.group == group and _calls_lapack(row) for row in table)
   ]
   labels = jax.tree_util.tree_map_with_path(
-    lambda path, _: found[_name(path)].group, params
+    lambda path, _: found[path_name(path)].group, params
   )
   links = _partitions(groups, labels, in_turn)
   if clip is not None:
@@ -234,7 +235,7 @@ def _project(
   distances: dict[str, Array] = {}
 
   def one(path: Any, w: Array) -> Array:
-    name = _name(path)
+    name = path_name(path)
     if name not in found:
       raise ValueError(f"parameter {name!r} is not in the assignment")
     row = found[name]
@@ -250,7 +251,3 @@ def _project(
     return near[name]
 
   return jax.tree_util.tree_map_with_path(one, params), distances
-
-
-def _name(path: Any) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -13,6 +13,7 @@ from geom.manifolds import Manifold
 from geom.optim import layout as layouts_of
 from geom.optim.layout import Choice
 from geom.optim.solvers import SOLVERS, Solver, quality, solve
+from geom.roles import paths
 
 Numbers = dict[str, Array]
 
@@ -52,8 +53,8 @@ def diagnose(
     solver = SOLVERS[solver]()
   direction = jax.jit(functools.partial(solve, solver, manifold))
   found = layouts_of.layouts(params, **choices)
-  leaves = [_by_path(tree) for tree in (params, gradients)]
-  moved = None if updates is None else _by_path(updates)
+  leaves = [paths(tree) for tree in (params, gradients)]
+  moved = None if updates is None else paths(updates)
   out: dict[str, Numbers] = {}
   for path, w in leaves[0].items():
     trees = [w, leaves[1][path]] + ([] if moved is None else [moved[path]])
@@ -86,11 +87,3 @@ def _of_stack(
   if u is not None:
     numbers["update_rms"] = jnp.sqrt(jnp.mean(u * u, axis=(-1, -2)))
   return numbers
-
-
-def _by_path(tree: Any) -> dict[str, Array]:
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): x
-    for path, x in leaves
-  }

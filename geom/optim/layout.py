@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from optax.contrib import MuonDimensionNumbers
 
+from geom.roles import path_name
+
 ORIENTATIONS = ("short", "input", "output")
 
 
@@ -218,10 +220,7 @@ def _chosen(name: str, choice: Choice, path: str) -> Any:
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
   """Leaves by `a/b` path; tuples of numbers are values."""
   leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_value)
-  return [
-    (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-    for path, leaf in leaves
-  ]
+  return [(path_name(path), leaf) for path, leaf in leaves]
 
 
 def _is_value(x: Any) -> bool:

@@ -29,6 +29,7 @@ from geom.manifolds import Manifold
 from geom.optim import layout as layouts_of
 from geom.optim.layout import Choice, Layout, map_matrices
 from geom.optim.solvers import SOLVERS, Solver, solve
+from geom.roles import path_name
 
 SHAPE_SCALINGS = ("none", "width", "rms")
 
@@ -235,7 +236,7 @@ def project(
   found, distances = layouts_of.layouts(params, **choices), {}
 
   def one(path: Any, w: Array) -> Array:
-    path = _name(path)
+    path = path_name(path)
     if not w.size:
       return w
     near = map_matrices(
@@ -243,22 +244,11 @@ def project(
     )
     both = [layouts_of.split(x, found[path]) for x in (w, near)]
     distances[path] = jnp.max(
-      jnp.stack([jnp.max(_share_off(*p)) for p in zip(*both, strict=True)])
+      jnp.stack([jnp.max(manifolds.moved(*p)) for p in zip(*both, strict=True)])
     )
     return near
 
   return jax.tree_util.tree_map_with_path(one, params), distances
-
-
-def _share_off(w: Array, near: Array) -> Array:
-  w, near = (
-    x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (w, near)
-  )
-  scale = jnp.max(jnp.abs(w), axis=(-1, -2), keepdims=True)
-  scale = jnp.where(scale == 0, 1, scale)
-  off = jnp.linalg.norm((w - near) / scale, axis=(-1, -2))
-  size = jnp.linalg.norm(w / scale, axis=(-1, -2))
-  return jnp.where(off == 0, 0, off / jnp.where(size == 0, off, size))
 
 
 def _link(
@@ -288,9 +278,9 @@ def _link(
     def one(path: Any, u: Array | None, w: Array | None) -> Array | None:
       if u is None or not u.size:
         return u
-      layout = found[_name(path)]
+      layout = found[path_name(path)]
       if check is not None:
-        check(_name(path), layout, w)
+        check(path_name(path), layout, w)
       if in_order:
         # The first waits for what comes before this link.
         u = after(u, *(before or jax.tree.leaves(updates)))
@@ -340,7 +330,3 @@ def _require_on(name: str, path: str, allowed: float, off: Any) -> None:
 
 def _is_zero(x: Any) -> bool:
   return isinstance(x, (int, float)) and x == 0
-
-
-def _name(path: Any) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")
