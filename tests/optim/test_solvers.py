@@ -338,6 +338,22 @@ def test_a_gradient_normal_to_the_manifold_gives_zero(manifold, solver):
   np.testing.assert_array_equal(directions(solver, manifold, w, w @ s), 0)
 
 
+def test_auto_starts_from_where_the_gradient_says_something():
+  """From G of low rank; from G_T where the normal part of G outweighs it."""
+  (w,), (low_rank,) = pairs("dgram", (96, 24), 1, ("rank one",))
+  _, (power,) = pairs("dgram", (96, 24), 1, ("power",))
+  s = np.random.default_rng(0).standard_normal((24, 24))
+  normal = w @ (s + s.T - np.diag(2 * np.diag(s)))
+  mixed = 0.1 * power + normal / np.linalg.norm(normal)
+  w, g = np.stack([w, w]), np.stack([low_rank, mixed])
+  a = directions("auto", "dgram", w, g)
+  gaps = [
+    gap("dgram", *one, optimum64("dgram", *one[:2]))
+    for one in zip(w, g, a, strict=True)
+  ]
+  assert np.max(gaps) < 0.1
+
+
 # One by one.
 
 
