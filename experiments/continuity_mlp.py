@@ -143,8 +143,8 @@ def _run_condition(
     _setup(settings, data),
     condition=name,
     seeds=settings["seeds"],
-    source=source,
-    arrays=data.train._asdict(),
+    data=order.batches(source, data.train._asdict()),
+    num_steps=len(source),
     steps_per_dispatch=settings["train"]["steps_per_dispatch"],
     log_every=settings["train"]["log_every"],
     checkpoints=Checkpoints(

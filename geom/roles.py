@@ -113,6 +113,10 @@ TABLE: dict[str, Role] = {
 }
 
 
+# The maps that lie side by side in a fused projection, in order.
+FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+
+
 def paths(params: Any) -> dict[str, Any]:
   """The leaves of a tree of nested dicts, by `a/b/c` path."""
   leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -159,3 +163,20 @@ def stacks(params: Any) -> dict[str, Any]:
   """
   found = {path: (role_of(path), x) for path, x in paths(params).items()}
   return {role.projection: x for role, x in found.values() if role.is_stack}
+
+
+def projections(params: Any) -> dict[str, Any]:
+  """Like `stacks`, with fused projections taken apart: `q`, `k` and `v`.
+
+  Raises:
+    KeyError: a parameter has no role.
+  """
+  found = {}
+  for name, stack in stacks(params).items():
+    names = FUSED.get(name, (name,))
+    size = stack.shape[-1] // len(names)
+    found |= {
+      part: stack[..., i * size : (i + 1) * size]
+      for i, part in enumerate(names)
+    }
+  return found

@@ -1,4 +1,4 @@
-"""What a model is: two pure functions."""
+"""What a model is: pure functions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,3 +17,31 @@ class Model(NamedTuple):
 
   init: Callable[[Any], Params]
   apply: Callable[[Params, Any], tuple[Any, Taps]]
+
+
+# What a block shows to whoever asks, by name, all of one layer: `stream`
+# `(batch, time, width)`, as the block reads it; `query` and `key` `(batch,
+# time, head, depth)`, as their product is taken; `preactivation` `(batch,
+# time, hidden)`, what the MLP's activation is given.
+Seen = dict[str, Any]
+# Made of it while the model runs; the results come back stacked over layers.
+Tap = Callable[[Seen], Taps]
+
+
+class LanguageModel(NamedTuple):
+  """A causal model of tokens, open before its last product.
+
+  Attributes:
+    init: `init(key) -> params`.
+    features: `features(params, tokens, tap=None) -> (features, taps)`, tokens
+      `(batch, time)`, features `(batch, time, width)`, of which logits are
+      the product with `unembedding`; taps are what `tap` makes of each layer.
+    unembedding: `unembedding(params) -> (vocabulary, width)`.
+    apply: `apply(params, tokens, tap=None) -> (logits, taps)`, logits float32
+      `(batch, time, vocabulary)`.
+  """
+
+  init: Callable[[Any], Params]
+  features: Callable[..., tuple[Any, Taps]]
+  unembedding: Callable[[Params], Any]
+  apply: Callable[..., tuple[Any, Taps]]

@@ -114,10 +114,10 @@ def assign(
     mine = [other for other in table if other.group == row.group]
     return manifold_muon.manifold_muon(
       _times(lr, row.lr_factor),
-      _manifold(row),
+      manifold_of(row),
       momentum=momentum,
       nesterov=nesterov,
-      solver=_solver(row),
+      solver=solver_of(row),
       shape_scaling=row.shape_scaling,
       weight_decay=row.weight_decay or None,
       orientation={r.parameter: r.orientation for r in mine},
@@ -173,11 +173,13 @@ def warmup_cosine(
   )
 
 
-def _manifold(row: Row) -> Manifold:
+def manifold_of(row: Row) -> Manifold:
+  """The manifold of a parameter that is on one."""
   return rules.make_manifold(row.manifold, retraction=row.retraction, c=row.c)
 
 
-def _solver(row: Row) -> solvers.Solver:
+def solver_of(row: Row) -> solvers.Solver:
+  """The solver of a parameter that is on a manifold."""
   if row.solver == "dual_ascent" and row.manifold == "euclidean":
     # The multiplier stays 0: all iterations give the same bits.
     return solvers.dual_ascent(iterations=1)
@@ -186,7 +188,7 @@ def _solver(row: Row) -> solvers.Solver:
 
 def _calls_lapack(row: Row) -> bool:
   return row.manifold != ADAMW and (
-    _manifold(row).lapack or _solver(row).lapack
+    manifold_of(row).lapack or solver_of(row).lapack
   )
 
 
@@ -243,7 +245,7 @@ def _project(
       return w
     near, moved = manifold_muon.project(
       {name: w},
-      _manifold(row),
+      manifold_of(row),
       orientation=row.orientation,
       fused={name: row.fused},
     )

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from geom.models.base import Model, Params
+from geom.models.base import LanguageModel, Model, Params
+from geom.train.cross_entropy import cross_entropy
 
 
 def classification_loss(
@@ -23,3 +24,29 @@ def classification_loss(
   loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == labels)
   return jnp.mean(loss), {"accuracy": accuracy, **taps}
+
+
+def next_token_loss(
+  model: LanguageModel,
+  params: Params,
+  batch: dict[str, Array],
+  *,
+  chunk: int | None = None,
+) -> tuple[Float[Array, ""], dict[str, Array]]:
+  """Mean cross-entropy of the next token, in nats a token.
+
+  Args:
+    model: of tokens.
+    params: of the model.
+    batch: `tokens` `(batch, time + 1)`, of which all but the last are given
+      and all but the first are predicted.
+    chunk: positions whose logits exist at a time; None: all.
+  """
+  given, wanted = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+  h, _ = model.features(params, given)
+  return cross_entropy(
+    h.reshape(-1, h.shape[-1]),
+    model.unembedding(params),
+    wanted.reshape(-1),
+    chunk=chunk,
+  ), {}

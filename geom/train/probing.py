@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from geom import linalg, roles
 from geom.linalg import Triplets
@@ -63,12 +64,21 @@ def reference_of(
 
   Args:
     params: at step 0.
-    projection: a name of `geom.roles.stacks`.
+    projection: a name of `geom.roles.projections`.
     sections: how each probe is taken, by its name: `names`, `stacks`,
       `method`, `k`. For those of method `warm` a basis is kept, for those
       that name `drift` the weights' triplets at the probe before.
   """
-  weights = roles.stacks(params)[projection].astype(jnp.float32)
+  weights = roles.projections(params)[projection]
+  return reference_of_stack(weights, sections)
+
+
+def reference_of_stack(
+  weights: Float[Array, "layer m n"],
+  sections: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+  """`reference_of` a stack of kernels W(0)."""
+  weights = weights.astype(jnp.float32)
   top = linalg.leading_triplets(weights, 2)
   sections = sections or {}
   return {
@@ -108,7 +118,7 @@ def make_probe(
   Args:
     gradients: of the loss on a fixed batch; called if `gradients` is among
       the stacks.
-    projection: a name of `geom.roles.stacks`.
+    projection: a name of `geom.roles.projections`.
     names: of `geom.probes.suite.PROBES`.
     stacks: of `STACKS`. `gradient_sum` and `optimizer_updates` are read from
       the links of `geom.optim.observe` with these names.
@@ -122,36 +132,62 @@ def make_probe(
   require(names=names, stacks=stacks, method=method, k=k)
 
   def probe(state: State) -> tuple[Mapping[str, Any], Any]:
-    reference = dict(state.reference)
-    weights = roles.stacks(state.params)[projection]
-    numbers: dict[str, Any] = {}
+    reference = state.reference
+    weights = roles.projections(state.params)[projection]
+    numbers: Mapping[str, Any] = {}
     found = {
       "weights": weights,
       "updates": weights - reference["weights"],
       **observe.seen(state.opt_state),
     }
     if "gradients" in stacks:
-      grads, beside = gradients(state.params)
-      found["gradients"] = roles.stacks(grads)[projection]
-      numbers |= beside
-    chosen = {s: found[s] for s in stacks}
-    start = (reference["weights"], reference["sigma_1"])
-    before = reference["before"].get(name)
-    if method == "warm":
-      parts, warm, how = suite.decompose_warm(
-        chosen, reference["warm"][name], k=k, start=start, before=before
-      )
-      reference["warm"] = {**reference["warm"], name: warm}
-      numbers |= how
-    else:
-      parts = suite.decompose(
-        chosen, k=k, method=method, start=start, before=before
-      )
-    numbers |= suite.take(names, parts)
-    if "drift" in names:
-      now = parts.triplets["weights"]
-      top = Triplets(now.left[..., :2], now.values[..., :2], now.right[..., :2])
-      reference["before"] = {**reference["before"], name: top}
-    return numbers, reference
+      grads, numbers = gradients(state.params)
+      found["gradients"] = roles.projections(grads)[projection]
+    taken, reference = of_stacks(
+      {s: found[s] for s in stacks},
+      reference,
+      names=names,
+      method=method,
+      k=k,
+      name=name,
+    )
+    return {**numbers, **taken}, reference
 
   return probe
+
+
+def of_stacks(
+  stacks: Mapping[str, Float[Array, "layer m n"]],
+  reference: Mapping[str, Any],
+  *,
+  names: Sequence[str],
+  method: str,
+  k: int | None,
+  name: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The numbers of one projection, and its reference from now on.
+
+  Args:
+    stacks: by names of `STACKS`.
+    reference: of `reference_of`, or what the probe before returned.
+    names, method, k, name: see `make_probe`.
+  """
+  reference = dict(reference)
+  numbers: dict[str, Any] = {}
+  start = (reference["weights"], reference["sigma_1"])
+  before = reference["before"].get(name)
+  if method == "warm":
+    parts, warm, numbers = suite.decompose_warm(
+      stacks, reference["warm"][name], k=k, start=start, before=before
+    )
+    reference["warm"] = {**reference["warm"], name: warm}
+  else:
+    parts = suite.decompose(
+      stacks, k=k, method=method, start=start, before=before
+    )
+  numbers = {**numbers, **suite.take(names, parts)}
+  if "drift" in names:
+    now = parts.triplets["weights"]
+    top = Triplets(now.left[..., :2], now.values[..., :2], now.right[..., :2])
+    reference["before"] = {**reference["before"], name: top}
+  return numbers, reference

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import grain
 import jax
 import numpy as np
 import optax
 
 from geom import record
-from geom.data import order
 from geom.models.base import Params
 from geom.train.checkpoint import (
   Checkpoints,
@@ -71,8 +71,8 @@ def run_condition(
   *,
   condition: str,
   seeds: Sequence[int],
-  source: order.Order,
-  arrays: Mapping[str, np.ndarray],
+  data: grain.DatasetIterator,
+  num_steps: int,
   steps_per_dispatch: int,
   log_every: int,
   checkpoints: Checkpoints,
@@ -87,8 +87,9 @@ def run_condition(
     setup: the pure functions.
     condition: its name, for rows and messages.
     seeds: of initialisation (`jax.random.key(seed)`).
-    source: which examples each step reads; its length is the run's.
-    arrays: the examples, by the names that the loss reads.
+    data: yields dicts of arrays `(seed, batch, ...)`, one a step, by the names
+      that the loss reads.
+    num_steps: the run's length.
     steps_per_dispatch: most steps in one call of the compiled program.
     log_every: see `geom.train.loop.train`.
     checkpoints, meta, writer, stop: likewise.
@@ -98,9 +99,7 @@ def run_condition(
     ResumeError: the checkpoint there is of another run.
     Stopped: a signal came; the state is saved.
   """
-  num_steps = len(source)
   length = min(steps_per_dispatch, num_steps)
-  data = order.batches(source, arrays)
   one = make_chunk(make_step(setup.loss, setup.tx), length)
   chunk = jax.jit(over_seeds(one), donate_argnums=0)
 

@@ -58,8 +58,8 @@ def run(directory, *, stop=None, y=Y, seeds=(0, 1), **changes):
         measures=[Measure("probe", grid, measured)],
       ),
       seeds=seeds,
-      source=source,
-      arrays={"x": X, "y": y},
+      data=order.batches(source, {"x": X, "y": y}),
+      num_steps=STEPS,
       checkpoints=Checkpoints(
         directory / "checkpoints", every=10, keep=3, keep_every=None
       ),
