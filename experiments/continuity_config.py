@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 from pydantic import AfterValidator, Field
 
 from experiments import continuity_optim
+from geom import conditions, record
 from geom import config as cfg
-from geom import record
+from geom.conditions import changed
 from geom.models import activations
 from geom.models.resmlp import FORMS, INITS, NORMS, resmlp
 from geom.probes import suite
@@ -111,31 +112,20 @@ def check(config: ConfigDict) -> dict[str, Any]:
     ConfigError: a key or value is not what the schema says, in the base or
       with the changes of a condition, or there is no condition.
   """
-  base = config.to_dict()
-  changes = base.pop("conditions", None)
-  base = cfg.check(base, Schema)
-  if not isinstance(changes, dict) or not changes:
-    raise cfg.ConfigError("config.conditions: names no condition")
-  for name, change in changes.items():
-    if not re.fullmatch(r"\w[\w.+-]*", name):
-      raise cfg.ConfigError(f"condition {name!r}: not a name for a folder")
-    try:
-      settings = cfg.check(changed(base, change), Schema)
-      for key in ("width", "depth"):
-        if settings["model"][key] != base["model"][key]:
-          raise cfg.ConfigError(
-            f"config.model.{key}: is one for all conditions"
-          )
-      resmlp(**settings["model"])
-      continuity_optim.optimizer(settings)
-      for section in ("probe", "full_probe"):
-        probing.require(**how_taken(settings[section]))
-        k, width = settings[section]["k"], settings["model"]["width"]
-        if k is not None and k > width:
-          raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
-    except ValueError as error:
-      raise cfg.ConfigError(f"condition {name}: {error}") from None
-  checked = {**base, "conditions": changes}
+
+  def require(settings: dict[str, Any]) -> None:
+    for key in ("width", "depth"):
+      if settings["model"][key] != config["model"][key]:
+        raise cfg.ConfigError(f"config.model.{key}: is one for all conditions")
+    resmlp(**settings["model"])
+    continuity_optim.optimizer(settings)
+    for section in ("probe", "full_probe"):
+      probing.require(**how_taken(settings[section]))
+      k, width = settings[section]["k"], settings["model"]["width"]
+      if k is not None and k > width:
+        raise cfg.ConfigError(f"config.{section}.k: {k} is above the width")
+
+  checked = conditions.check(config, Schema, require)
   if checked["checkpoints_of"] is not None:
     _check_again(checked, trained_config(checked))
   return checked
@@ -191,23 +181,6 @@ def stacks_of(settings: dict[str, Any]) -> set[str]:
   """All stacks that a condition's probes read."""
   sections = (settings["probe"], settings["full_probe"])
   return {stack for s in sections if s["names"] for stack in s["stacks"]}
-
-
-def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-  """The settings of a condition: a config with its changes put in."""
-  settings = {k: v for k, v in base.items() if k != "conditions"}
-  if not isinstance(change, dict):
-    raise cfg.ConfigError(f"should be a section, got {change!r}")
-  for section, values in change.items():
-    if not isinstance(values, dict):
-      raise cfg.ConfigError(
-        f"config.{section}: a condition changes entries of sections, "
-        f"got {values!r}"
-      )
-    if not isinstance(settings.get(section, {}), dict):
-      raise cfg.ConfigError(f"config.{section}: all conditions share it")
-    settings[section] = {**settings.get(section, {}), **values}
-  return settings
 
 
 def how_taken(section: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from jaxtyping import Array
 
 from experiments import continuity_claims as claims
 from experiments.continuity_config import (
-  changed,
   check,
   how_taken,
   stacks_of,
   trained_config,
 )
-from experiments.continuity_optim import optimizer, say_assignment
+from experiments.continuity_optim import optimizer
 from geom import record, roles
+from geom.conditions import changed
 from geom.data import mnist, order
 from geom.models.base import Model, Params
 from geom.models.resmlp import resmlp
@@ -32,6 +32,7 @@ from geom.probes.continuity import chance_cosine
 from geom.probes.orbit import chance_share
 from geom.report.continuity import write_report
 from geom.train import probing, turning
+from geom.train.assignments import say_table
 from geom.train.checkpoint import Checkpoints
 from geom.train.grid import log_and_every
 from geom.train.objectives import classification_loss
@@ -137,7 +138,9 @@ def _run_condition(
   *,
   profile: bool,
 ) -> None:
-  say_assignment(name, settings, workdir)
+  _, assignment = optimizer(settings)
+  if assignment is not None:
+    say_table(assignment.table, name, workdir)
   source = _order(settings, data)
   run_condition(
     _setup(settings, data),

@@ -1,17 +1,13 @@
 """The optimizer of a condition of `experiments.continuity_mlp`."""
 
-import pathlib
-import sys
 from typing import Any
 
 import jax
 import optax
 
-from geom import record
 from geom.models.resmlp import resmlp
 from geom.optim import baselines
 from geom.optim.assignment import Assignment, assign
-from geom.optim.assignment_table import format_table
 
 READS = {
   **baselines.READS,
@@ -51,17 +47,3 @@ def optimizer(
     clip=None,
   )
   return found.tx, found
-
-
-def say_assignment(
-  name: str, settings: dict[str, Any], workdir: pathlib.Path
-) -> None:
-  """Prints and keeps the table of what each parameter gets, the first time."""
-  _, assignment = optimizer(settings)
-  path = workdir / "assignments" / f"{name}.txt"
-  if assignment is None or path.exists():
-    return
-  table = format_table(assignment.table)
-  print(f"{name}:\n{table}", file=sys.stderr)
-  path.parent.mkdir(exist_ok=True)
-  record.write_text(path, f"{table}\n")

@@ -480,7 +480,7 @@ def test_the_paper_is_everything():
   assert set(config["full_probe"]["names"]) == set(suite.PROBES)
   assert set(config["full_probe"]["stacks"]) == set(probing.STACKS)
   steps = {
-    name: continuity_config.changed(config, change)["train"]["num_steps"]
+    name: conditions.changed(config, change)["train"]["num_steps"]
     for name, change in config["conditions"].items()
   }
   assert steps["none"] == steps["relu"] == steps["radial_10"] == 6000
@@ -501,7 +501,7 @@ def test_the_paper_is_everything():
 )
 def test_the_optimizers_are_what_their_names_say(condition, optimizer):
   config = checked(variant=condition)
-  settings = continuity_config.changed(config, config["conditions"][condition])
+  settings = conditions.changed(config, config["conditions"][condition])
   assert settings["optim"] == settings["optim"] | optimizer
   assert settings["model"]["activation"] == "relu"
 
@@ -614,7 +614,7 @@ def test_short_is_the_default_variant():
 
 def test_a_condition_changes_its_entries_and_no_others():
   base = checked(variant="nores_none")
-  settings = continuity_config.changed(base, base["conditions"]["nores_none"])
+  settings = conditions.changed(base, base["conditions"]["nores_none"])
   wanted = {"residual": False, "activation": "identity", "gain": 1.0}
   assert settings["model"] == {**base["model"], **wanted}
   assert "conditions" not in settings
@@ -970,9 +970,7 @@ def claims_unlike(variant, **changes):
     cfg.override(config, path.replace("__", "."), value)
   checked = continuity_mlp.check(config)
   return {
-    name: continuity_claims.unlike(
-      name, continuity_config.changed(checked, change)
-    )
+    name: continuity_claims.unlike(name, conditions.changed(checked, change))
     for name, change in checked["conditions"].items()
   }
 

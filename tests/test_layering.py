@@ -26,6 +26,7 @@ MAY_IMPORT = {
   "geom.manifold_contract": {"geom.linalg", "geom.manifolds", "geom.polar"},
   "geom.record": set(),
   "geom.config": set(),
+  "geom.conditions": {"geom.config"},
   "geom.roles": set(),
   "geom.models": set(),
   "geom.data": set(),
@@ -48,6 +49,7 @@ MAY_IMPORT = {
     "geom.probes",
   },
   "experiments": {
+    "geom.conditions",
     "geom.config",
     "geom.data",
     "geom.linalg",
@@ -112,8 +114,9 @@ def test_imports_follow_the_directions(path):
 @pytest.mark.parametrize(
   "path", sorted(ROOT.glob("configs/*.py")), ids=module_of
 )
-def test_configs_import_only_ml_collections(path):
-  assert {n.split(".")[0] for n in imports(path)} <= {"ml_collections"}
+def test_configs_import_only_ml_collections_and_each_other(path):
+  found = {n.split(".")[0] for n in imports(path)}
+  assert found <= {"ml_collections", "configs"}
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ class Model(NamedTuple):
 
 
 # What a block shows to whoever asks, by name, all of one layer: `stream`
-# `(batch, time, width)`, as the block reads it; `query` and `key` `(batch,
-# time, head, depth)`, as their product is taken; `preactivation` `(batch,
-# time, hidden)`, what the MLP's activation is given.
+# `(batch, time, width)`, as the block reads it; `logits` `(batch, head, time,
+# time)`, as attention's softmax is given them, -inf where a key is not seen;
+# `preactivation` `(batch, time, hidden)`, what the MLP's activation is given.
 Seen = dict[str, Any]
 # Made of it while the model runs; the results come back stacked over layers.
 Tap = Callable[[Seen], Taps]

@@ -1,5 +1,6 @@
 """GPT-2 without biases, as nanoGPT has it and arXiv 2606.13276 trains it."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from geom.models.attention import causal_attention
+from geom.models.attention import attention_logits, causal_attention
 from geom.models.base import LanguageModel, Params, Tap, Taps
 
 QKV = ("fused", "split")
@@ -229,7 +230,11 @@ class _Block(nn.Module):
     taps = {}
     if self.tap is not None:
       taps = self.tap(
-        {"stream": h, "query": query, "key": key, "preactivation": z}
+        {
+          "stream": h,
+          "logits": attention_logits(query, key, cap=self.cap),
+          "preactivation": z,
+        }
       )
     return after + added.astype(h.dtype), taps
 
@@ -257,7 +262,7 @@ class _GPT2(nn.Module):
   embed_std: float
   remat: bool
   unroll: int
-  block: dict[str, Any]
+  block: Mapping[str, Any]
   tap: Tap | None = None
 
   @nn.compact

@@ -1,0 +1,179 @@
+"""Different layers, different manifolds, on GPT-2 small (arXiv 2606.13276).
+
+    python launch.py --config=configs/gpt2.py:hetero --workdir=runs/hetero \
+        --config.data.train_files=train.bin, \
+        --config.data.validation_files=val.bin,
+
+at the paper's size: 124M parameters, 50,000 steps of 64 x 1024 tokens, bf16.
+A variant is a list of conditions and of families, `paper` (its five arms),
+`controls`, `rates` and `lengths`. Needs nanoGPT's files of OpenWebText or
+shards of FineWeb (see the README), and for one arm a day of a large GPU.
+`configs/gpt2_tiny.py` is the same for two CPU cores and minutes.
+"""
+
+from ml_collections import ConfigDict
+
+DECAYED = {"manifold": "dgram", "weight_decay": 0.1}
+REST = {"*": "adamw"}
+
+
+def _on(assignment, **optim):
+  return {"optim": {"assignment": assignment, **optim}}
+
+
+# What each condition changes in the sections below. A name is an assignment
+# of geom.optim.rules.
+CONDITIONS = {
+  "unconstrained": _on("unconstrained"),
+  "all_stiefel": _on("all_stiefel"),
+  "all_dgram": _on("all_dgram"),
+  "hetero": _on("hetero"),
+  "hetero_inv": _on("hetero_inv"),
+  "adamw": _on("adamw"),
+  # The paper's unconstrained arm decays its matrices, the others do not.
+  "unconstrained_nodecay": _on(
+    {"attention": "euclidean", "mlp": "euclidean", **REST}
+  ),
+  "hetero_inv_decay": _on({"attention": DECAYED, "mlp": "stiefel", **REST}),
+  "all_dgram_decay": _on({"attention": DECAYED, "mlp": DECAYED, **REST}),
+  # The paper's retraction alone; then its solver, and qkv as one matrix, too.
+  "hetero_inv_sorted": _on(
+    {
+      "attention": {"manifold": "dgram", "retraction": "sorted_svd"},
+      "mlp": "stiefel",
+      **REST,
+    }
+  ),
+  **{
+    f"{name}_faithful": _on(name, faithful=True)
+    for name in (
+      "unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv",
+    )
+  },
+  # Three kernels for Q, K and V in place of a fused one.
+  "hetero_split": {**_on("hetero"), "model": {"qkv": "split"}},
+  # Attention that bounds its own logits.
+  "hetero_inv_qk_norm": {**_on("hetero_inv"), "model": {"qk_norm": True}},
+  "hetero_inv_cap": {**_on("hetero_inv"), "model": {"logit_cap": 30.0}},
+}  # fmt: skip
+PAPER = ("unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv")
+# A quarter of the learning rate, and, with the same sum of rates, four times
+# the steps.
+SLOW = {
+  f"{name}_slow": {"optim": {**CONDITIONS[name]["optim"], "lr": 1 / 4}}
+  for name in PAPER
+}
+LONG = {
+  f"{name}_slow_long": {**SLOW[f"{name}_slow"], "train": {"num_steps": 4}}
+  for name in PAPER
+}
+FAMILIES = {
+  "paper": PAPER,
+  "controls": tuple(name for name in CONDITIONS if name not in PAPER),
+  "rates": tuple(SLOW),
+  "lengths": tuple(LONG),
+}
+ALL = {**CONDITIONS, **SLOW, **LONG}
+
+
+def in_order(value):
+  """Nested dicts as ConfigDicts that keep the order of their keys."""
+  if not isinstance(value, dict):
+    return value
+  values = {k: in_order(v) for k, v in value.items()}
+  return ConfigDict(values, sort_keys=False)
+
+
+def conditions_of(variant, *, lr, num_steps):
+  """The changes of the conditions that a variant names.
+
+  Args:
+    variant: names of conditions and families, between commas.
+    lr: of `rates`, before they quarter it.
+    num_steps: of `lengths`, before they multiply it.
+  """
+  names = [n for name in variant.split(",") for n in FAMILIES.get(name, [name])]
+  found = {}
+  for name in names:
+    if name not in ALL:
+      raise ValueError(
+        f"no condition or family {name!r}; there are "
+        f"{', '.join([*FAMILIES, *ALL])}"
+      )
+    found[name] = {k: dict(v) for k, v in ALL[name].items()}
+    if name in SLOW or name in LONG:
+      found[name]["optim"]["lr"] *= lr
+    if name in LONG:
+      found[name]["train"]["num_steps"] *= num_steps
+  return found
+
+
+def get_config(variant: str = "hetero") -> ConfigDict:
+  config = {
+    "experiment": "module_manifolds",
+    "seeds": (0,),
+    "model": {
+      "vocabulary": 50304,
+      "context": 1024,
+      "width": 768,
+      "depth": 12,
+      "heads": 12,
+      "qkv": "fused",
+      "init_std": 0.02,
+      "embed_std": 0.02,
+      "qk_norm": False,
+      "logit_cap": None,
+      "attention": "fused",
+      "dtype": "bfloat16",
+      "remat": False,
+      "unroll": 1,
+    },
+    "optim": {
+      "assignment": "hetero",
+      "lr": 0.02,
+      "momentum": 0.95,
+      "adamw_lr": 6e-4,
+      "adamw_betas": (0.9, 0.95),
+      "adamw_weight_decay": 0.1,
+      "clip": 1.0,
+      "warmup_steps": 1000,
+      "solver": "auto",
+      "faithful": False,
+    },
+    "data": {
+      "source": "files",
+      "tokenizer": None,
+      "train_files": ("train.bin",),
+      "validation_files": ("val.bin",),
+      "end_of_text": 50256,
+      "order": "random",
+      "batch_size": 64,
+    },
+    "train": {
+      "num_steps": 50_000,
+      "steps_per_dispatch": 10,
+      "log_every": 10,
+      "loss_chunk": 4096,
+    },
+    "eval": {"every": 1000, "windows": 200 * 64, "batch_size": 64},
+    "probe": {
+      "names": ("cosines", "flattened", "dominance"),
+      "stacks": ("weights", "gradients", "updates"),
+      "method": "warm",
+      "k": 2,
+      "windows": 4,
+      "first": 0,
+      "per_decade": 4,
+      "every": 200,
+    },
+    "watch": {
+      "margin": 0.5,
+      "smoothing": 20,
+      "patience": 200,
+      "saturation": 0.5,
+      "stop": False,
+    },
+    "checkpoint": {"every": 1000, "keep": 2, "keep_every": 10_000},
+    "conditions": conditions_of(variant, lr=0.02, num_steps=50_000),
+  }
+  return in_order(config)
