@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from geom import conditions
 from geom import config as cfg
-from geom.data import tokens, windows
+from geom.data import tokenizing, tokens, windows
 from geom.models import attention
 from geom.models.gpt2 import DTYPES, QKV, gpt2
 from geom.optim.assignment import Assignment, assign, warmup_cosine
@@ -52,12 +52,13 @@ class OptimSection(cfg.Section):
   clip: cfg.Positive | None
   warmup_steps: cfg.Natural
   solver: Literal[tuple(SOLVERS)]
+  fused: Literal["split", "whole"]
   faithful: bool
 
 
 class DataSection(cfg.Section):
   source: Literal[tokens.SOURCES]
-  tokenizer: Literal[tokens.TOKENIZERS] | None
+  tokenizer: Literal[tokenizing.TOKENIZERS] | None
   train_files: tuple[str, ...]
   validation_files: tuple[str, ...]
   end_of_text: cfg.Natural | None
@@ -163,6 +164,11 @@ def optimizer(settings: dict[str, Any]) -> Assignment:
     optim[rate] = warmup_cosine(
       optim[rate], num_steps=train["num_steps"], warmup_steps=warmup_steps
     )
+  if optim["faithful"]:
+    # It chooses these.
+    for name, usual in (("solver", "auto"), ("fused", "whole")):
+      if optim.pop(name) != usual:
+        raise ValueError(f"config.optim.{name}: faithful wants {usual}")
   return assign(shapes, optim.pop("assignment"), **optim)
 
 
