@@ -108,7 +108,9 @@ def test_pairs_are_learnt_from_the_training_documents_alone(fake):
   assert len(loaded.train.documents) == len(training)
   first = loaded.train[: int(loaded.train.documents[1])]
   assert tokenizer.decode(first) == training[0]
+  # Another size has a folder of its own.
   assert load(fake, tokenizer="bpe", vocabulary=265).vocabulary == 265
+  assert (folder / "tokenizer.json").read_text() == saved
 
 
 def test_it_is_made_once(fake, capsys):

@@ -127,6 +127,11 @@ def test_fingerprint_tells_orders_apart(order):
   assert len(marks | {mark}) == len(others) + 1
 
 
+def test_fingerprint_tells_seeds_apart_that_read_the_same_at_first():
+  mark = windows_of(length=112, seeds=(3,)).fingerprint()
+  assert windows_of(length=112, seeds=(4,)).fingerprint() != mark
+
+
 @both
 def test_fingerprint_names_what_is_read(order, monkeypatch):
   mark = windows_of(order).fingerprint()
