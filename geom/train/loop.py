@@ -11,12 +11,14 @@ import jax
 import numpy as np
 
 from geom import record
+from geom.train import watch as watch_of
 from geom.train.checkpoint import Checkpoints, Meta
 from geom.train.grid import Due
 from geom.train.progress import Progress
 from geom.train.state import HEALTHY, State
 from geom.train.step import Chunk
 from geom.train.stop import StopSignal
+from geom.train.watch import NOT_YET, Watch, Watched
 
 
 class Measurement(NamedTuple):
@@ -49,10 +51,12 @@ class Finished(NamedTuple):
   Attributes:
     state: the last state, with its leading seed axis.
     failed: for seeds whose loss or gradient was not finite, the step.
+    stopped: for seeds that a watch has ended, their last step.
   """
 
   state: State
   failed: dict[int, int]
+  stopped: dict[int, int]
 
 
 def train(
@@ -71,13 +75,15 @@ def train(
   meta: Meta,
   progress: Progress,
   stop: StopSignal,
+  watch: Watch | None = None,
 ) -> Finished:
   """Trains all seeds to `num_steps`, from wherever the state is.
 
   Before a checkpoint is written, everything measured up to its step is in
   `metrics.jsonl`; nothing measured later counts when it is resumed. A seed
-  that fails stays as it was before the failing step while the others go on;
-  when all have failed the run ends there.
+  that fails stays as it was before the failing step, and one that a watch
+  stops as it was after its last, while the others go on; when none is left the
+  run ends there.
 
   Args:
     state: states of all seeds, stacked; donated.
@@ -91,12 +97,14 @@ def train(
     measurements: taken at step 0 too.
     writer, checkpoints, meta: where numbers and states go, and what they are.
     progress, stop: what the user sees and says.
+    watch: that of the chunk and the state.
 
   Raises:
     Stopped: a signal came; the state is saved.
   """
-  run = _Rows(condition, seeds, log_every, writer, progress)
+  run = _Rows(condition, seeds, log_every, writer, progress, watch)
   run.failed = failures(seeds, state)
+  run.stopped = stops(seeds, state, watch)
   step = int(np.max(np.asarray(state.step)))
   pending: collections.deque[_Pending] = collections.deque()
 
@@ -111,7 +119,7 @@ def train(
   if step == 0:
     state = measure(state, 0)
   ends = [checkpoints.due, *(m.due for m in measurements)]
-  while step < num_steps and len(run.failed) < len(seeds):
+  while step < num_steps and not run.over:
     n = 1
     while n < min(length, num_steps - step) and not any(
       due(step + n) for due in ends
@@ -126,7 +134,7 @@ def train(
       run.write(pending.popleft())
     if checkpoints.due(step) or stop.received:
       run.drain(pending)
-      if len(run.failed) == len(seeds):
+      if run.over:
         break
       writer.sync()
       checkpoints.save(step, state, data, meta)
@@ -134,7 +142,7 @@ def train(
   run.drain(pending)
   writer.sync()
   checkpoints.save(int(np.max(np.asarray(state.step))), state, data, meta)
-  return Finished(state, run.failed)
+  return Finished(state, run.failed, run.stopped)
 
 
 def failures(seeds: Sequence[int], state: State) -> dict[int, int]:
@@ -144,6 +152,20 @@ def failures(seeds: Sequence[int], state: State) -> dict[int, int]:
     seed: int(step)
     for seed, step in zip(seeds, failed_at, strict=True)
     if step != HEALTHY
+  }
+
+
+def stops(
+  seeds: Sequence[int], state: State, watch: Watch | None
+) -> dict[int, int]:
+  """Seeds that the watch has ended, with their last step."""
+  if watch is None or not watch.stop:
+    return {}
+  fired_at = np.asarray(state.watch.fired_at)
+  return {
+    seed: int(step)
+    for seed, step in zip(seeds, fired_at, strict=True)
+    if step != NOT_YET
   }
 
 
@@ -169,13 +191,21 @@ class _Rows:
     log_every: int,
     writer: record.Writer,
     progress: Progress,
+    watch: Watch | None,
   ):
     self.condition = condition
     self.seeds = seeds
     self.log_every = log_every
     self.writer = writer
     self.progress = progress
+    self.watch = watch
     self.failed: dict[int, int] = {}
+    self.stopped: dict[int, int] = {}
+
+  @property
+  def over(self) -> bool:
+    """Whether no seed is left."""
+    return len({*self.failed, *self.stopped}) == len(self.seeds)
 
   def drain(self, pending: collections.deque[_Pending]) -> None:
     while pending:
@@ -195,7 +225,8 @@ class _Rows:
     self, p: _Pending, values: Mapping[str, np.ndarray]
   ) -> Iterator[record.Row]:
     for i, seed in enumerate(self.seeds):
-      if seed not in self.failed:
+      last = self.stopped.get(seed, p.step)
+      if seed not in self.failed and p.step <= last:
         yield self.row(
           p.step, p.kind, seed, **{k: v[i] for k, v in values.items()}
         )
@@ -204,9 +235,11 @@ class _Rows:
     self, p: _Pending, values: Mapping[str, np.ndarray]
   ) -> Iterator[record.Row]:
     losses = {}
+    seen = values.get("watch")
+    values = {k: v for k, v in values.items() if k != "watch"}
     for i, seed in enumerate(self.seeds):
       for j in range(p.n):
-        if seed in self.failed:
+        if seed in self.failed or seed in self.stopped:
           break
         step = p.step - p.n + j + 1
         numbers = {k: v[i, j] for k, v in values.items()}
@@ -232,5 +265,24 @@ class _Rows:
           )
         if not finite or step % self.log_every == 0:
           yield self.row(step, "train", seed, **numbers)
+        if seen is not None and seen.fired_at[i, j] == step:
+          yield from self.unstable(
+            step, seed, jax.tree.map(lambda x, ij=(i, j): x[ij], seen)
+          )
     loss = float(np.mean(list(losses.values()))) if losses else math.nan
     self.progress.update(p.step, loss)
+
+  def unstable(
+    self, step: int, seed: int, seen: Watched
+  ) -> Iterator[record.Row]:
+    """What there is to say where a watch has fired."""
+    stop = self.watch is not None and self.watch.stop
+    print(
+      f"{self.condition}, seed {seed}: unstable at step {step}, "
+      f"{watch_of.sentence(seen)}{'; this seed stops' if stop else ''}",
+      file=sys.stderr,
+    )
+    yield self.row(step, "event", seed, **watch_of.event(seen))
+    if stop:
+      self.stopped[seed] = step
+      yield self.row(step, "event", seed, event="stopped")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import grain
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -21,13 +22,14 @@ from geom.train.checkpoint import (
   saved_states,
 )
 from geom.train.grid import Due
-from geom.train.loop import Finished, Measurement, failures, train
+from geom.train.loop import Finished, Measurement, failures, stops, train
 from geom.train.profiling import profiled
 from geom.train.progress import Progress
 from geom.train.start import Project, start_states
 from geom.train.state import State
 from geom.train.step import Loss, make_chunk, make_step, over_seeds
 from geom.train.stop import StopSignal
+from geom.train.watch import NOT_YET, Watch
 
 
 class Measure(NamedTuple):
@@ -56,6 +58,7 @@ class Setup(NamedTuple):
     reference: parameters at step 0 -> what measurements compare with.
     measures: what is taken of the state, and when.
     project: what moves parameters to where training is to start, or None.
+    watch: what counts as unstable, and what then; None: nothing does.
   """
 
   init: Callable[[Any], Params]
@@ -64,6 +67,7 @@ class Setup(NamedTuple):
   reference: Callable[[Params], Any]
   measures: Sequence[Measure]
   project: Project | None = None
+  watch: Watch | None = None
 
 
 def run_condition(
@@ -100,7 +104,8 @@ def run_condition(
     Stopped: a signal came; the state is saved.
   """
   length = min(steps_per_dispatch, num_steps)
-  one = make_chunk(make_step(setup.loss, setup.tx), length)
+  step = make_step(setup.loss, setup.tx, setup.watch)
+  one = make_chunk(step, length)
   chunk = jax.jit(over_seeds(one), donate_argnums=0)
 
   state, moved = _start(setup, seeds)
@@ -109,12 +114,14 @@ def run_condition(
     state = state if saved is None else saved
     first = int(np.max(np.asarray(state.step)))
     failed = failures(seeds, state)
+    stopped = stops(seeds, state, setup.watch)
     writer.rewind(condition, -1 if saved is None else first, failed)
     if saved is not None:
-      _require_rows(writer.path, condition, seeds, failed, setup, first)
-    if first >= num_steps or len(failed) == len(seeds):
+      last = {seed: step - 1 for seed, step in failed.items()} | stopped
+      _require_rows(writer.path, condition, seeds, last, setup, first)
+    if first >= num_steps or len({*failed, *stopped}) == len(seeds):
       print(f"{condition}: done before", file=sys.stderr)
-      return Finished(state, failed)
+      return Finished(state, failed, stopped)
     writer.write([_started(condition, first)])
     if saved is None:
       writer.write(_projected(condition, seeds, moved))
@@ -134,13 +141,15 @@ def run_condition(
         num_steps=num_steps,
         log_every=log_every,
         measurements=[
-          Measurement(m.kind, m.due, _of_all(m.of)) for m in setup.measures
+          Measurement(m.kind, m.due, _of_all(m.of, setup.watch))
+          for m in setup.measures
         ],
         writer=writer,
         checkpoints=checkpoints,
         meta=meta,
         progress=progress,
         stop=stop,
+        watch=setup.watch,
       )
 
 
@@ -159,7 +168,7 @@ def measure_checkpoints(
 
   Each measure sees every checkpoint once, oldest first, and the reference
   that the measures before it have left; when it is due plays no part. Seeds
-  that failed are named again.
+  that failed are named again; those that a watch stopped only end.
 
   Args:
     setup: what to measure.
@@ -184,6 +193,7 @@ def measure_checkpoints(
       if seed not in failed:
         failed[seed] = at
         writer.write([_event(condition, at, "not finite", seed=seed)])
+    stopped = stops(seeds, state, trained.watch)
     if reference is None:
       reference = start(fresh, state.reference)
     for kind, of in compiled:
@@ -193,7 +203,7 @@ def measure_checkpoints(
         {"step": step, "kind": kind, "condition": condition, "seed": seed}
         | {k: v[i] for k, v in values.items()}
         for i, seed in enumerate(seeds)
-        if seed not in failed
+        if seed not in failed and step <= stopped.get(seed, step)
       )
     print(f"{condition}: measured step {step}", file=sys.stderr)
   writer.sync()
@@ -203,7 +213,7 @@ def _start(
   setup: Setup, seeds: Sequence[int]
 ) -> tuple[State, list[Mapping[str, Any]]]:
   return start_states(
-    setup.init, setup.tx, setup.reference, seeds, setup.project
+    setup.init, setup.tx, setup.reference, seeds, setup.project, setup.watch
   )
 
 
@@ -226,11 +236,14 @@ def _require_rows(
   path: pathlib.Path,
   condition: str,
   seeds: Sequence[int],
-  failed: Mapping[int, int],
+  last: Mapping[int, int],
   setup: Setup,
   step: int,
 ) -> None:
-  """Raises ResumeError unless what was measured up to a step is on file."""
+  """Raises ResumeError unless what was measured up to a step is on file.
+
+  Of seeds that ended before, up to their last step.
+  """
   there = {
     (r.get("seed"), r["kind"], r["step"])
     for r in record.read(path)
@@ -239,7 +252,7 @@ def _require_rows(
   for kind, is_due, _ in setup.measures:
     due = [s for s in range(step + 1) if is_due(s)]
     for seed in seeds:
-      wanted = [s for s in due if s < failed.get(seed, step + 1)]
+      wanted = [s for s in due if s <= last.get(seed, step)]
       lacks = [s for s in wanted if (seed, kind, s) not in there]
       if lacks:
         raise ResumeError(
@@ -251,9 +264,23 @@ def _require_rows(
 
 def _of_all(
   of: Callable[[State], tuple[Mapping[str, Any], Any]],
+  watch: Watch | None = None,
 ) -> Callable[[State], tuple[Mapping[str, Any], Any]]:
-  """A function of one state -> a compiled one of stacked states."""
-  return jax.jit(lambda states: jax.lax.map(of, states))
+  """A function of one state -> a compiled one of stacked states.
+
+  A state that the watch has stopped keeps its reference: how often it is
+  measured afterwards depends on how the run is cut into chunks.
+  """
+
+  def kept(state: State) -> tuple[Mapping[str, Any], Any]:
+    values, new = of(state)
+    going = state.watch.fired_at == NOT_YET
+    return values, jax.tree.map(
+      lambda x, old: jnp.where(going, x, old), new, state.reference
+    )
+
+  one = kept if watch is not None and watch.stop else of
+  return jax.jit(lambda states: jax.lax.map(one, states))
 
 
 def _event(condition: str, step: int, event: str, **values: Any) -> record.Row:

@@ -9,6 +9,7 @@ import optax
 
 from geom.models.base import Params
 from geom.train.state import State, new_state
+from geom.train.watch import Watch
 
 # Parameters -> those to start from, and how far each was moved, by path.
 Project = Callable[[Params], tuple[Params, Mapping[str, Any]]]
@@ -20,6 +21,7 @@ def start_states(
   reference: Callable[[Params], Any],
   seeds: Sequence[int],
   project: Project | None = None,
+  watch: Watch | None = None,
 ) -> tuple[State, list[Mapping[str, Any]]]:
   """The states of all seeds, stacked.
 
@@ -29,6 +31,7 @@ def start_states(
     reference: parameters at step 0 -> what measurements compare with.
     seeds: of initialisation (`jax.random.key(seed)`).
     project: applied to the parameters of each seed, not compiled.
+    watch: what counts as unstable; None: there is no watch.
 
   Returns:
     The states, and what `project` says of each seed; [] without it.
@@ -36,7 +39,7 @@ def start_states(
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
 
   def start(params: Params) -> State:
-    return new_state(params, tx, reference(params))
+    return new_state(params, tx, reference(params), watch)
 
   if project is None:
     mapped = jax.jit(lambda keys: jax.lax.map(lambda k: start(init(k)), keys))
