@@ -138,7 +138,7 @@ def get_config(variant: str = "hetero") -> ConfigDict:
     },
     "data": {
       "source": "files",
-      "tokenizer": None,
+      "tokenizer": "gpt2",  # Of text; files have their tokens.
       "train_files": ("train.bin",),
       "validation_files": ("val.bin",),
       "end_of_text": 50256,

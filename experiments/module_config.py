@@ -58,7 +58,7 @@ class OptimSection(cfg.Section):
 
 class DataSection(cfg.Section):
   source: Literal[tokens.SOURCES]
-  tokenizer: Literal[tokenizing.TOKENIZERS] | None
+  tokenizer: Literal[tokenizing.TOKENIZERS]
   train_files: tuple[str, ...]
   validation_files: tuple[str, ...]
   end_of_text: cfg.Natural | None

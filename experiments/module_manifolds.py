@@ -96,7 +96,7 @@ def load(settings: dict[str, Any], data_dir: pathlib.Path) -> tokens.Tokens:
   found = tokens.load(
     data_dir,
     source=data["source"],
-    tokenizer=data["tokenizer"] or "",
+    tokenizer=data["tokenizer"],
     vocabulary=settings["model"]["vocabulary"],
     train_files=data["train_files"],
     validation_files=data["validation_files"],

@@ -55,7 +55,6 @@ def launch(run_python, tmp_path_factory):
       f"--data_dir={folder}",
       "--config.seeds=3,5",
       "--config.data.source=files",
-      "--config.data.tokenizer=None",
       *(f"--config.data.{k}_files={folder / v}.bin," for k, v in files),
       *SMALL,
       *more,
