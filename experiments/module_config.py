@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import jax
+import optax
 from ml_collections import ConfigDict
 from pydantic import AfterValidator, Field
 
@@ -161,15 +162,22 @@ def optimizer(settings: dict[str, Any]) -> Assignment:
   model = gpt2(**settings["model"])
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
   for rate in ("lr", "adamw_lr"):
-    optim[rate] = warmup_cosine(
-      optim[rate], num_steps=train["num_steps"], warmup_steps=warmup_steps
-    )
+    optim[rate] = schedule(settings, rate)
   if optim["faithful"]:
     # It chooses these.
     for name, usual in (("solver", "auto"), ("fused", "whole")):
       if optim.pop(name) != usual:
         raise ValueError(f"config.optim.{name}: faithful wants {usual}")
   return assign(shapes, optim.pop("assignment"), **optim)
+
+
+def schedule(settings: dict[str, Any], rate: str) -> optax.Schedule:
+  """The rate `lr` or `adamw_lr` of every step."""
+  return warmup_cosine(
+    settings["optim"][rate],
+    num_steps=settings["train"]["num_steps"],
+    warmup_steps=settings["optim"]["warmup_steps"],
+  )
 
 
 def how_taken(settings: dict[str, Any]) -> dict[str, Any]:
