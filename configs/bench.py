@@ -158,23 +158,24 @@ def _language() -> dict:
     "wanted": 0.55,
   }
   tiny = {"context": 64, "width": 64, "depth": 3, "heads": 4, "unroll": 3}
-  return {
-    "sizes": {
-      "tiny": {
-        **middle,
-        "model": {**model, **tiny},
-        "batch_size": 16,
-        "steps": 20,
-        "wanted": 0.75,
-      },
-      "middle": middle,
-      "middle_50304": {
-        **middle,
-        "model": {**model, "vocabulary": 50304},
-        "loss_chunk": 512,
-        "wanted": 0.9,
-      },
+  sizes = {
+    "tiny": {
+      **middle,
+      "model": {**model, **tiny},
+      "batch_size": 16,
+      "steps": 20,
+      "wanted": 0.75,
     },
+    "middle": middle,
+    "middle_50304": {
+      **middle,
+      "model": {**model, "vocabulary": 50304},
+      "loss_chunk": 512,
+      "wanted": 0.9,
+    },
+  }
+  return {
+    "sizes": ConfigDict(sizes, sort_keys=False),
     "lr": 1e-3,
     "repeats": 5,
     # A Python that has torch; None: only our sides.

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from geom.train.watch import Watch
 from jaxtyping import Array, Int
 
 from experiments.module_config import check, how_taken, optimizer
@@ -38,6 +37,7 @@ from geom.train.run import Measure, Setup, run_condition
 from geom.train.state import State
 from geom.train.step import Loss
 from geom.train.stop import StopSignal
+from geom.train.watch import Watch
 
 __all__ = ["check", "report", "run"]  # What `launch.py` asks of it.
 

@@ -4,14 +4,13 @@ import pathlib
 from typing import Any
 
 import jax.numpy as jnp
+from geom.report.manifolds import write_report
 
 from experiments import module_claims as claims
 from experiments.module_config import optimizer, schedule
 from geom import record
 from geom.conditions import changed
 from geom.optim.assignment_table import Row
-from geom.optim.rules import ADAMW
-from geom.report.manifolds import write_report
 
 MODULES = ("attention", "mlp")
 
@@ -76,10 +75,7 @@ def assignment_of(
         "manifold": ", ".join(manifolds),
         "decay": ", ".join(dict.fromkeys(f"{r.weight_decay:g}" for r in rows)),
         "lr": ", ".join(
-          dict.fromkeys(
-            f"{r.lr_factor * optim['adamw_lr' if r.manifold == ADAMW else 'lr']:g}"
-            for r in rows
-          )
+          dict.fromkeys(f"{r.lr_factor * optim[r.lr]:g}" for r in rows)
         ),
       }
     )

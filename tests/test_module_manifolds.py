@@ -132,18 +132,16 @@ def test_broken_off_and_resumed_it_is_bitwise_the_same(whole, launch, tmp_path):
 @pytest.mark.parametrize(
   ("more", "code", "says"),
   [
-    ({"train": "odd"}, 1, "odd.bin"),
-    ({"train": "short"}, 1, "short.bin|fewer than a window of 9"),
-    ({"more": "--config.model.vocabulary=15"}, 1, "15"),
-    ({"more": "--config.model.heads=3"}, 2, "3 heads do not divide width 8"),
-    ({"more": "--config.optim.faithful=True"}, 2, "faithful wants auto"),
-    ({"more": "--config.watch.pateince=3"}, 2, "patience"),
+    (("odd",), 1, "odd.bin"),
+    (("short",), 1, "short.bin|fewer than a window of 9"),
+    (("train", "--config.model.vocabulary=15"), 1, "15"),
+    (("train", "--config.model.heads=3"), 2, "3 heads do not divide width 8"),
+    (("train", "--config.optim.faithful=True"), 2, "faithful wants auto"),
+    (("train", "--config.watch.pateince=3"), 2, "patience"),
   ],
 )
 def test_a_mistake_is_one_line(launch, tmp_path, more, code, says):
-  extra = [more["more"]] if "more" in more else []
-  train = more["train"] if "train" in more else "train"
-  done = launch(tmp_path / "run", *extra, train=train)
+  done = launch(tmp_path / "run", *more[1:], train=more[0])
   assert done.returncode == code
   said = [x for x in done.stderr.splitlines() if x.startswith("launch.py:")]
   assert len(said) == 1 and "Traceback" not in done.stderr
