@@ -7,7 +7,8 @@ what both sides do:
 * the direction is the last msign of the dual ascent, before the multiplier's
   last step; it ends early where the rms entry of H is below 1e-6;
 * clipping divides by the norm, not by the norm and 1e-6 as torch does;
-* a wide W is constrained as its transpose, a square one on its input side.
+* a wide W is constrained as its transpose, a square one on its input side (for
+  Stiefel kernels it does not matter).
 
 Not compared: msign in bfloat16, as the paper has it (here it is as wide as the
 weights); how kernels come onto their manifolds before step 0. Where the
