@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import bench, continuity_mlp
+from experiments import bench, continuity_mlp, module_manifolds
 from geom import config as cfg
 from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
@@ -27,7 +27,11 @@ from geom.train.checkpoint import ResumeError
 from geom.train.memory import keep_freed_memory
 from geom.train.stop import Stopped, raise_stopped
 
-EXPERIMENTS = {"bench": bench, "continuity_mlp": continuity_mlp}
+EXPERIMENTS = {
+  "bench": bench,
+  "continuity_mlp": continuity_mlp,
+  "module_manifolds": module_manifolds,
+}
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(

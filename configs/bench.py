@@ -8,13 +8,14 @@ take. `solvers`, more than half an hour: the solvers of steepest descent
 against the float64 optimum, on shapes of GPT-2; `solvers_near_square`, about
 as long: on shapes where the optimum is rank-deficient. `optimizer`, about
 five minutes: whole updates of Manifold Muon against optax's Muon and against
-dual ascent.
+dual ascent. `language`, about ten minutes: training steps of GPT-2, against
+PyTorch where `--config.torch_python=PYTHON` names a Python that has it.
 Everything at one thread, in turns.
 """
 
 from ml_collections import ConfigDict
 
-VARIANTS = ("probes", "solvers", "solvers_near_square", "optimizer")
+VARIANTS = ("probes", "solvers", "solvers_near_square", "optimizer", "language")
 
 
 def get_config(variant: str = "probes") -> ConfigDict:
@@ -23,6 +24,7 @@ def get_config(variant: str = "probes") -> ConfigDict:
     "solvers": _solvers,
     "solvers_near_square": _solvers_near_square,
     "optimizer": _optimizer,
+    "language": _language,
   }
   if variant not in sections:
     raise ValueError(f"no variant {variant!r}; there is {', '.join(VARIANTS)}")
@@ -135,4 +137,48 @@ def _optimizer() -> dict:
       "dual_ascent": 5.0,
       "of_peak": 0.6,
     },
+  }
+
+
+def _language() -> dict:
+  model = {
+    "vocabulary": 1024,
+    "context": 256,
+    "width": 384,
+    "depth": 6,
+    "heads": 6,
+    "unroll": 6,
+  }
+  middle = {
+    "model": model,
+    "batch_size": 12,
+    "steps": 1,
+    "loss_chunk": None,
+    # Of tokens a second, AdamW's over PyTorch's: at least.
+    "wanted": 0.55,
+  }
+  tiny = {"context": 64, "width": 64, "depth": 3, "heads": 4, "unroll": 3}
+  return {
+    "sizes": {
+      "tiny": {
+        **middle,
+        "model": {**model, **tiny},
+        "batch_size": 16,
+        "steps": 20,
+        "wanted": 0.75,
+      },
+      "middle": middle,
+      "middle_50304": {
+        **middle,
+        "model": {**model, "vocabulary": 50304},
+        "loss_chunk": 512,
+        "wanted": 0.9,
+      },
+    },
+    "lr": 1e-3,
+    "repeats": 5,
+    # A Python that has torch; None: only our sides.
+    "torch_python": None,
+    # Of time, a run's step over a plain loop's: at most.
+    "run_over_bare": 1.02,
   }

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 DECAYED = {"manifold": "dgram", "weight_decay": 0.1}
 REST = {"*": "adamw"}
+PAPER = ("unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv")
 
 
 def _on(assignment, **optim):
@@ -36,7 +37,7 @@ CONDITIONS = {
   ),
   "hetero_inv_decay": _on({"attention": DECAYED, "mlp": "stiefel", **REST}),
   "all_dgram_decay": _on({"attention": DECAYED, "mlp": DECAYED, **REST}),
-  # The paper's retraction alone; then its solver, and qkv as one matrix, too.
+  # The paper's retraction alone, then its solver too.
   "hetero_inv_sorted": _on(
     {
       "attention": {"manifold": "dgram", "retraction": "sorted_svd"},
@@ -44,19 +45,13 @@ CONDITIONS = {
       **REST,
     }
   ),
-  **{
-    f"{name}_faithful": _on(name, faithful=True)
-    for name in (
-      "unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv",
-    )
-  },
-  # Three kernels for Q, K and V in place of a fused one.
-  "hetero_split": {**_on("hetero"), "model": {"qkv": "split"}},
+  **{f"{name}_faithful": _on(name, faithful=True) for name in PAPER},
+  # Q, K and V each on the manifold, not side by side as one matrix.
+  **{f"{name}_split": _on(name, fused="split") for name in PAPER},
   # Attention that bounds its own logits.
   "hetero_inv_qk_norm": {**_on("hetero_inv"), "model": {"qk_norm": True}},
   "hetero_inv_cap": {**_on("hetero_inv"), "model": {"logit_cap": 30.0}},
-}  # fmt: skip
-PAPER = ("unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv")
+}
 # A quarter of the learning rate, and, with the same sum of rates, four times
 # the steps.
 SLOW = {
@@ -138,11 +133,12 @@ def get_config(variant: str = "hetero") -> ConfigDict:
       "clip": 1.0,
       "warmup_steps": 1000,
       "solver": "auto",
+      "fused": "whole",
       "faithful": False,
     },
     "data": {
       "source": "files",
-      "tokenizer": None,
+      "tokenizer": "gpt2",  # Of text; files have their tokens.
       "train_files": ("train.bin",),
       "validation_files": ("val.bin",),
       "end_of_text": 50256,

@@ -11,7 +11,11 @@ from ml_collections import ConfigDict
 
 from configs import gpt2
 
-TABLE = "paper,adamw,controls,rates"
+TABLE = (
+  "paper,adamw,unconstrained_nodecay,hetero_inv_decay,all_dgram_decay,"
+  "hetero_inv_sorted,hetero_faithful,hetero_inv_faithful,hetero_split,"
+  "hetero_inv_split,hetero_inv_qk_norm,hetero_inv_cap,rates"
+)
 
 
 def get_config(variant: str = "hetero") -> ConfigDict:

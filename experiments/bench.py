@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from experiments import (
   bench_config,
+  bench_language_report,
   bench_optimizer_report,
   bench_probes_report,
   bench_solvers_report,
@@ -40,6 +41,7 @@ PARTS = {
   "solvers": ("bench_solvers", bench_solvers_report.report, True),
   "solvers_near_square": ("bench_solvers", bench_solvers_report.report, True),
   "optimizer": ("bench_optimizer", bench_optimizer_report.report, False),
+  "language": ("bench_language", bench_language_report.report, False),
 }
 
 

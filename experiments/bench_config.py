@@ -1,11 +1,13 @@
 """What may be in a config of `experiments.bench`, by variant."""
 
+import shutil
 from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict
 from pydantic import Field
 
 from geom import config as cfg
+from geom.models.gpt2 import gpt2
 from geom.optim.solvers import SOLVERS
 
 
@@ -136,11 +138,41 @@ class Optimizer(cfg.Section):
   wanted: WantedOfOptimizerSection
 
 
+class SpeedModelSection(cfg.Section):
+  vocabulary: Side
+  context: cfg.Count
+  width: Side
+  depth: cfg.Count
+  heads: cfg.Count
+  unroll: cfg.Count
+
+
+class SizeSection(cfg.Section):
+  model: SpeedModelSection
+  batch_size: cfg.Count
+  steps: cfg.Count
+  loss_chunk: cfg.Count | None
+  wanted: cfg.Positive
+
+
+class Language(cfg.Section):
+  """A config of the variant `language`."""
+
+  experiment: Literal["bench"]
+  variant: Literal["language"]
+  sizes: Annotated[dict[str, SizeSection], Field(min_length=1)]
+  lr: cfg.NonNegative
+  repeats: cfg.Count
+  torch_python: str | None
+  run_over_bare: cfg.Positive
+
+
 SCHEMAS = {
   "probes": Probes,
   "solvers": Solvers,
   "solvers_near_square": Solvers,
   "optimizer": Optimizer,
+  "language": Language,
 }
 
 
@@ -156,12 +188,25 @@ def check(config: ConfigDict) -> dict[str, Any]:
     _check_probes(checked)
   elif variant.startswith("solvers"):
     _check_solvers(checked)
+  elif variant == "language":
+    _check_language(checked)
   elif checked["dual_ascent"]["layers"] > checked["layers"]:
     raise cfg.ConfigError(
       f"config.dual_ascent.layers: should be at most {checked['layers']}, "
       f"config.layers, got {checked['dual_ascent']['layers']}"
     )
   return checked
+
+
+def _check_language(checked: dict[str, Any]) -> None:
+  for name, size in checked["sizes"].items():
+    try:
+      gpt2(**size["model"])
+    except ValueError as error:
+      raise cfg.ConfigError(f"config.sizes.{name}.model: {error}") from None
+  python = checked["torch_python"]
+  if python is not None and shutil.which(python) is None:
+    raise cfg.ConfigError(f"config.torch_python: no program {python!r}")
 
 
 def _check_probes(checked: dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 from typing import Annotated, Any, Literal
 
 import jax
+import optax
 from ml_collections import ConfigDict
 from pydantic import AfterValidator, Field
 
 from geom import conditions
 from geom import config as cfg
-from geom.data import tokens, windows
+from geom.data import tokenizing, tokens, windows
 from geom.models import attention
 from geom.models.gpt2 import DTYPES, QKV, gpt2
 from geom.optim.assignment import Assignment, assign, warmup_cosine
@@ -52,12 +53,13 @@ class OptimSection(cfg.Section):
   clip: cfg.Positive | None
   warmup_steps: cfg.Natural
   solver: Literal[tuple(SOLVERS)]
+  fused: Literal["split", "whole"]
   faithful: bool
 
 
 class DataSection(cfg.Section):
   source: Literal[tokens.SOURCES]
-  tokenizer: Literal[tokens.TOKENIZERS] | None
+  tokenizer: Literal[tokenizing.TOKENIZERS]
   train_files: tuple[str, ...]
   validation_files: tuple[str, ...]
   end_of_text: cfg.Natural | None
@@ -160,10 +162,22 @@ def optimizer(settings: dict[str, Any]) -> Assignment:
   model = gpt2(**settings["model"])
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
   for rate in ("lr", "adamw_lr"):
-    optim[rate] = warmup_cosine(
-      optim[rate], num_steps=train["num_steps"], warmup_steps=warmup_steps
-    )
+    optim[rate] = schedule(settings, rate)
+  if optim["faithful"]:
+    # It chooses these.
+    for name, usual in (("solver", "auto"), ("fused", "whole")):
+      if optim.pop(name) != usual:
+        raise ValueError(f"config.optim.{name}: faithful wants {usual}")
   return assign(shapes, optim.pop("assignment"), **optim)
+
+
+def schedule(settings: dict[str, Any], rate: str) -> optax.Schedule:
+  """The rate `lr` or `adamw_lr` of every step."""
+  return warmup_cosine(
+    settings["optim"][rate],
+    num_steps=settings["train"]["num_steps"],
+    warmup_steps=settings["optim"]["warmup_steps"],
+  )
 
 
 def how_taken(settings: dict[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def load(settings: dict[str, Any], data_dir: pathlib.Path) -> tokens.Tokens:
     vocabulary=settings["model"]["vocabulary"],
     train_files=data["train_files"],
     validation_files=data["validation_files"],
+    end_of_text=data["end_of_text"],
   )
   tokens.require(found, settings["model"]["context"] + 1)
   return found
@@ -113,7 +114,6 @@ def _windows(settings: dict[str, Any], data: tokens.Tokens) -> windows.Windows:
     seeds=settings["seeds"],
     num_steps=settings["train"]["num_steps"],
     order=settings["data"]["order"],
-    end_of_text=settings["data"]["end_of_text"],
   )
 
 
@@ -150,7 +150,8 @@ def _setup(
   section, evaluation = settings["probe"], settings["eval"]
   held_out = tokens.validation_windows(data, evaluation["windows"], length)
   # Fixed, the same for every seed and step.
-  examples = tokens.training_windows(data, section["windows"], length)
+  starts = np.linspace(0, len(data.train) - length, section["windows"])
+  examples = data.train.gather(starts.astype(np.int64), length)
   take = make_probe(
     model, loss, examples, assignment, settings["model"]["heads"],
     how_taken(settings),

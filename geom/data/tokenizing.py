@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt16
+from jaxtyping import Integer, UInt16
 
 from geom.data import fetch
 
@@ -42,7 +42,7 @@ class Tokenizer(NamedTuple):
   size: int
   end_of_text: int
   encode: Callable[[Sequence[str]], list[UInt16[np.ndarray, " token"]]]
-  decode: Callable[[Sequence[int]], str]
+  decode: Callable[[Integer[np.ndarray, " token"]], str]
   saved: str | None = None
 
 
@@ -77,8 +77,8 @@ def bytes_tokenizer() -> Tokenizer:
       for text in documents
     ]
 
-  def decode(ids: Sequence[int]) -> str:
-    kept = bytes(i for i in map(int, ids) if i != 256)
+  def decode(ids: Integer[np.ndarray, " token"]) -> str:
+    kept = bytes(i for i in ids.tolist() if i != 256)
     return kept.decode(errors="replace")
 
   return Tokenizer(257, 256, encode, decode)
@@ -109,8 +109,8 @@ def gpt2_tokenizer(downloads: pathlib.Path) -> Tokenizer:
     found = encoding.encode_ordinary_batch(list(documents))
     return [np.array(one, np.uint16) for one in found]
 
-  def decode(ids: Sequence[int]) -> str:
-    return encoding.decode([i for i in map(int, ids) if i != end_of_text])
+  def decode(ids: Integer[np.ndarray, " token"]) -> str:
+    return encoding.decode([i for i in ids.tolist() if i != end_of_text])
 
   return Tokenizer(len(ids) + 1, end_of_text, encode, decode)
 
@@ -165,8 +165,8 @@ def bpe_tokenizer(saved: str) -> Tokenizer:
     found = model.encode_batch_fast(list(documents))
     return [np.array(one.ids, np.uint16) for one in found]
 
-  def decode(ids: Sequence[int]) -> str:
-    return model.decode(list(map(int, ids)), skip_special_tokens=True)
+  def decode(ids: Integer[np.ndarray, " token"]) -> str:
+    return model.decode(ids.tolist(), skip_special_tokens=True)
 
   end_of_text = model.token_to_id(END_OF_TEXT)
   return Tokenizer(model.get_vocab_size(), end_of_text, encode, decode, saved)

@@ -106,14 +106,13 @@ class Windows:
   ) -> int:
     """Fills `out` from `offset` of the epoch on; returns how much it has."""
     shifts, ends = self._shuffled(seed, epoch)
-    wanted = min(len(out), int(ends[-1]) - offset)
     first = int(np.searchsorted(ends, offset, side="right"))
-    last = int(np.searchsorted(ends, offset + wanted))
+    last = int(np.searchsorted(ends, offset + len(out)))
     here = slice(first, last + 1)
     pieces = zip(shifts[here].tolist(), ends[here].tolist(), strict=True)
     done = 0
     for shift, end in pieces:
-      count = min(end - offset, wanted) - done
+      count = min(end - offset, len(out)) - done
       self.stream.read_into(out[done : done + count], shift + offset + done)
       done += count
     return done

@@ -1,0 +1,103 @@
+"""The report of `experiments.module_manifolds`: what `geom.report` is told."""
+
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+
+from experiments import module_claims as claims
+from experiments.module_config import optimizer, schedule
+from geom import record
+from geom.conditions import changed
+from geom.optim.assignment_table import Row
+from geom.optim.rules import ADAMW
+from geom.report.manifolds import write_report
+
+MODULES = ("attention", "mlp")
+
+
+def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
+  """Writes figures, `report.md` and `summary.json` from what was measured.
+
+  Returns:
+    The failures: condition -> seed -> the step whose loss or gradient was
+    not finite.
+  """
+  config = record.read_json(workdir / "config.json")["config"]
+  rows = record.read(workdir / "metrics.jsonl")
+  settings = {
+    name: changed(config, change)
+    for name, change in config["conditions"].items()
+  }
+  model = config["model"]
+  return write_report(
+    workdir,
+    rows,
+    title=f"Different layers, different manifolds: GPT-2, {model['depth']} "
+    f"layers of width {model['width']}",
+    config=config,
+    assignments={
+      name: assignment_of(optimizer(s).table, s) for name, s in settings.items()
+    },
+    summed_lr={name: summed_lr(s) for name, s in settings.items()},
+    claims=[c for c in claims.CLAIMS if claims.applies(c, settings)],
+    notes=NOTES,
+    paper=claims.PAPER,
+  )
+
+
+def assignment_of(
+  table: list[Row], settings: dict[str, Any]
+) -> list[dict[str, str]]:
+  """What each module gets, embeddings and all else being the last.
+
+  Returns:
+    By module `manifold`, with the retraction where it is not the usual one,
+    `decay`, decoupled, of its matrices, and `lr`, the peak rate.
+  """
+  optim = settings["optim"]
+  found = []
+  for module in (*MODULES, "rest"):
+    rows = [
+      row
+      for row in table
+      if len(row.shape) > 1
+      and row.role.split("/")[0]
+      in ((module,) if module in MODULES else ("embed", "head"))
+    ]
+    manifolds = dict.fromkeys(
+      row.manifold
+      + (f" ({row.retraction})" if row.retraction == "sorted_svd" else "")
+      for row in rows
+    )
+    found.append(
+      {
+        "module": module,
+        "manifold": ", ".join(manifolds),
+        "decay": ", ".join(dict.fromkeys(f"{r.weight_decay:g}" for r in rows)),
+        "lr": ", ".join(
+          dict.fromkeys(
+            f"{r.lr_factor * optim['adamw_lr' if r.manifold == ADAMW else 'lr']:g}"
+            for r in rows
+          )
+        ),
+      }
+    )
+  return found
+
+
+def summed_lr(settings: dict[str, Any]) -> float:
+  """The learning rate of kernels summed over all steps."""
+  steps = jnp.arange(settings["train"]["num_steps"])
+  return float(jnp.sum(schedule(settings, "lr")(steps)))
+
+
+NOTES = """\
+Reading the numbers. Losses are in nats a token, of fixed validation windows.
+The logit is the largest |logit| that any softmax of attention is given, on
+fixed training windows; entropy is that of the layer where it is least, in nats;
+saturation is the share of rows of attention whose largest probability is above
+.99, rows that see one key left out. Decay is decoupled weight decay, times the
+learning rate. Kernels that are not AdamW's get Manifold Muon; a fused qkv is
+one matrix, as in the paper, but in the conditions `split`. Spread is the
+sample standard deviation over seeds."""
