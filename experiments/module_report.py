@@ -4,15 +4,32 @@ import pathlib
 from typing import Any
 
 import jax.numpy as jnp
-from geom.report.manifolds import write_report
 
 from experiments import module_claims as claims
 from experiments.module_config import optimizer, schedule
 from geom import record
 from geom.conditions import changed
 from geom.optim.assignment_table import Row
+from geom.probes.continuity import chance_cosine
+from geom.report.manifolds import write_report
 
 MODULES = ("attention", "mlp")
+ARMS = ("unconstrained", "all_stiefel", "all_dgram", "hetero", "hetero_inv")
+# What is drawn together.
+GROUPS = {
+  "paper": (*ARMS, "adamw"),
+  "scale": (
+    "hetero", "hetero_inv", "hetero_inv_decay", "all_dgram", "all_dgram_decay",
+    "unconstrained", "unconstrained_nodecay", "hetero_inv_qk_norm",
+    "hetero_inv_cap",
+  ),
+  "method": (
+    "hetero", "hetero_split", "hetero_faithful", "hetero_inv",
+    "hetero_inv_split", "hetero_inv_sorted", "hetero_inv_faithful",
+  ),
+  "slow": tuple(f"{name}_slow" for name in ARMS),
+  "long": tuple(f"{name}_slow_long" for name in ARMS),
+}  # fmt: skip
 
 
 def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
@@ -39,15 +56,31 @@ def report(workdir: pathlib.Path) -> dict[str, dict[int, int]]:
       name: assignment_of(optimizer(s).table, s) for name, s in settings.items()
     },
     summed_lr={name: summed_lr(s) for name, s in settings.items()},
+    chances=chances(model["width"]),
+    groups=GROUPS,
     claims=[c for c in claims.CLAIMS if claims.applies(c, settings)],
     notes=NOTES,
     paper=claims.PAPER,
   )
 
 
+def chances(width: int) -> dict[str, float]:
+  """Chance level of |cos| of adjacent layers, by `projection/side`."""
+  level = {
+    "stream": chance_cosine(width),
+    "hidden": chance_cosine(4 * width),
+  }
+  found = {}
+  for p in ("q", "k", "v", "o", "up", "down"):
+    for side in ("input", "output"):
+      hidden = (p, side) in (("up", "output"), ("down", "input"))
+      found[f"{p}/{side}"] = level["hidden" if hidden else "stream"]
+  return found
+
+
 def assignment_of(
   table: list[Row], settings: dict[str, Any]
-) -> list[dict[str, str]]:
+) -> dict[str, dict[str, str]]:
   """What each module gets, embeddings and all else being the last.
 
   Returns:
@@ -55,7 +88,7 @@ def assignment_of(
     `decay`, decoupled, of its matrices, and `lr`, the peak rate.
   """
   optim = settings["optim"]
-  found = []
+  found = {}
   for module in (*MODULES, "rest"):
     rows = [
       row
@@ -69,16 +102,13 @@ def assignment_of(
       + (f" ({row.retraction})" if row.retraction == "sorted_svd" else "")
       for row in rows
     )
-    found.append(
-      {
-        "module": module,
-        "manifold": ", ".join(manifolds),
-        "decay": ", ".join(dict.fromkeys(f"{r.weight_decay:g}" for r in rows)),
-        "lr": ", ".join(
-          dict.fromkeys(f"{r.lr_factor * optim[r.lr]:g}" for r in rows)
-        ),
-      }
-    )
+    found[module] = {
+      "manifold": ", ".join(manifolds),
+      "decay": ", ".join(dict.fromkeys(f"{r.weight_decay:g}" for r in rows)),
+      "lr": ", ".join(
+        dict.fromkeys(f"{r.lr_factor * optim[r.lr]:g}" for r in rows)
+      ),
+    }
   return found
 
 

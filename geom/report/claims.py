@@ -1,13 +1,14 @@
 """A paper's claims beside our numbers, judged by rules."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from geom.record import Row
 from geom.report import diagnosis, series
+from geom.report.markdown import number
 
 # (rows, condition) -> the step it is of, None if of several, and a value a
 # seed, NaN where there is none; or None where the run has nothing to say.
@@ -87,6 +88,68 @@ def highest(key: str) -> Quantity:
   return quantity
 
 
+def extreme(key: str, how: str, *, ever: bool = False) -> Quantity:
+  """The largest, least or mean number of a probe over layers.
+
+  Args:
+    key: of a list over layers, or of lists in it.
+    how: `max`, `min` or `mean`.
+    ever: of all steps, the largest or least of those; else of the last step,
+      at which a seed that failed has none.
+  """
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    if ever:
+      found = series.curve(rows, name, "probe", key)
+      if found is None:
+        return None
+      step, values = None, over_layers(found.values, how, keep=2)
+      return step, over_layers(values, how, keep=1)
+    last = series.values_at(rows, name, "probe", key, "last")
+    return last and (last[0], over_layers(last[1], how, keep=1))
+
+  return quantity
+
+
+def over_layers(
+  values: Float[np.ndarray, "..."], how: str, *, keep: int
+) -> Float[np.ndarray, "..."]:
+  """Largest, least or mean over all axes after some, NaN left out."""
+  flat = values.reshape(*values.shape[:keep], -1)
+  if how == "mean":
+    mean, _, _ = series.mean_spread(np.moveaxis(flat, -1, 0))
+    return mean
+  return {"max": np.fmax, "min": np.fmin}[how].reduce(flat, axis=-1)
+
+
+def difference(kind: str, key: str, other: str) -> Quantity:
+  """A number at the last step minus that of another condition, seed by seed."""
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    mine = series.values_at(rows, name, kind, key, "last")
+    theirs = series.values_at(rows, other, kind, key, "last")
+    if mine is None or theirs is None:
+      return None
+    of = dict(zip(series.seeds(rows, other), theirs[1], strict=True))
+    missing = float("nan")
+    values = [
+      value - of.get(seed, missing)
+      for seed, value in zip(series.seeds(rows, name), mine[1], strict=True)
+    ]
+    return mine[0], np.array(values)
+
+  return quantity
+
+
+def fired(rows: Sequence[Row], condition: str) -> Found:
+  """Whether the watch noticed a seed (1) or not (0)."""
+  noticed = series.events(rows, condition, "unstable")
+  seeds = series.seeds(rows, condition)
+  if not seeds:
+    return None
+  return None, np.array([float(seed in noticed) for seed in seeds])
+
+
 def crossing(x: str, y: str, level: float) -> Quantity:
   """The x, by interpolation, at which y first reaches a level."""
 
@@ -161,15 +224,6 @@ def _did_not_learn(
   if found is None:
     return np.zeros(len(series.seeds(rows, condition)), bool)
   return found[1] < diagnosis.LEARNT
-
-
-def number(value: Any, digits: int = 3) -> str:
-  """A number for a table; a dash where there is none."""
-  if value is None or not np.isfinite(value):
-    return "–"
-  if 0 < abs(value) < 10.0**-digits:
-    return f"{value:.0e}"
-  return f"{value:.{digits}f}"
 
 
 def bounds(claim: Claim) -> str:

@@ -10,7 +10,7 @@ from geom import record
 from geom.record import Row
 from geom.report import claims as claims_of
 from geom.report import continuity_figures as draw
-from geom.report import diagnosis, figures, series
+from geom.report import diagnosis, figures, markdown, series
 from geom.report.ablation_figure import ablation
 from geom.report.claims import Claim, number
 from geom.report.crossing_figure import crossing
@@ -110,7 +110,7 @@ def write_report(
   }
   parts = [
     f"# {title}",
-    _setting(config, rows),
+    markdown.setting(config, rows),
     notes,
     *(
       ["## The paper's claims", RULE, claims_of.table(claims, rows)]
@@ -119,7 +119,7 @@ def write_report(
     "## Why",
     diagnosis.RULES,
     _diagnoses(rows),
-    *[_failure(name, seeds) for name, seeds in failed.items()],
+    *[markdown.failure(name, seeds) for name, seeds in failed.items()],
     "## Every condition",
     f"Mean ± sd over seeds. Chance level of |cos|: {number(chances['input'])} "
     f"on the input side (v), {number(chances['output'])} on the output side "
@@ -190,42 +190,6 @@ def _draw(
   return {name: f for name, f in drawn.items() if f is not None}
 
 
-def _setting(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
-  parts = [
-    f"{name}: " + ", ".join(f"{k} {_plain(v)}" for k, v in section.items())
-    for name in ("model", "optim", "data", "train")
-    if (section := {k: v for k, v in config[name].items() if v is not None})
-  ]
-  changes = [
-    f"`{name}`: "
-    + (
-      ", ".join(
-        f"{key} {_plain(value)}"
-        for section in change.values()
-        for key, value in section.items()
-      )
-      or "as above"
-    )
-    for name, change in config["conditions"].items()
-  ]
-  seconds = sum(r.get("seconds", 0) for r in rows if r["kind"] == "event")
-  return "\n".join(
-    [
-      f"* {'; '.join(parts)}.",
-      f"* Conditions change that: {'; '.join(changes)}.",
-      f"* Seeds {', '.join(map(str, config['seeds']))}. {seconds:.0f} s of "
-      "compiling, training and probing, killed parts not counted.",
-    ]
-  )
-
-
-def _plain(value: Any) -> str:
-  """A value of a config as one writes it."""
-  if isinstance(value, (list, tuple)):
-    return "/".join(map(str, value))
-  return str(value)
-
-
 Columns = Mapping[str, tuple[str, str, str]]
 
 
@@ -240,7 +204,7 @@ def _any(rows: Sequence[Row], names: Sequence[str], columns: Columns) -> bool:
 def _table(rows: Sequence[Row], names: Sequence[str], columns: Columns) -> str:
   """One row a condition, the columns that any of them has."""
   columns = {t: c for t, c in columns.items() if _any(rows, names, {t: c})}
-  return _markdown(
+  return markdown.table(
     ["condition", "seeds", *columns],
     [
       [
@@ -260,7 +224,7 @@ def _diagnoses(rows: Sequence[Row]) -> str:
     lines.append(
       [name, f"**{d.verdict}**", *[number(x) for x in d[: len(DIAGNOSED)]]]
     )
-  return _markdown(["condition", "diagnosis", *DIAGNOSED], lines)
+  return markdown.table(["condition", "diagnosis", *DIAGNOSED], lines)
 
 
 DIAGNOSED = (
@@ -275,11 +239,6 @@ DIAGNOSED = (
 )
 
 
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-  table = [head, ["---"] * len(head), *lines]
-  return "\n".join(f"| {' | '.join(line)} |" for line in table)
-
-
 def _cell(
   rows: Sequence[Row], condition: str, kind: str, key: str, at: str
 ) -> str:
@@ -291,8 +250,3 @@ def _cell(
     values = values.mean(axis=-1)
   mean, spread, _ = series.mean_spread(values)
   return f"{number(mean)} ± {number(spread)}"
-
-
-def _failure(condition: str, seeds: Mapping[int, int]) -> str:
-  steps = ", ".join(f"seed {s} at step {step}" for s, step in seeds.items())
-  return f"**{condition}: loss or gradient not finite, {steps}.**"

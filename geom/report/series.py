@@ -30,10 +30,16 @@ def seeds(rows: Sequence[Row], condition: str) -> list[int]:
 
 def failures(rows: Sequence[Row], condition: str) -> dict[int, int]:
   """Seed -> the step whose loss or gradient was not finite."""
+  found = events(rows, condition, "not finite")
+  return {seed: row["step"] for seed, row in found.items()}
+
+
+def events(rows: Sequence[Row], condition: str, event: str) -> dict[int, Row]:
+  """Seed -> the row of an event of it, the last if there are several."""
   return {
-    r["seed"]: r["step"]
+    r["seed"]: r
     for r in rows
-    if r.get("condition") == condition and r.get("event") == "not finite"
+    if r.get("condition") == condition and r.get("event") == event
   }
 
 
