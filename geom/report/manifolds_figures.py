@@ -14,18 +14,18 @@ PROJECTIONS = ("q", "k", "v", "o", "up", "down")
 # On which side a projection meets the residual stream.
 SIDES = {"q": "input", "k": "input", "v": "input", "up": "input",
          "o": "output", "down": "output"}  # fmt: skip
-# What is drawn of attention: key, over layers, logarithmic, title.
+# What is drawn: key, how over layers, whether logarithmic, title.
 ATTENTION = (
   ("attention/logit_max", "max", True, "largest |logit|"),
-  ("attention/entropy_nats", "min", True, "entropy of the least layer, nats"),
+  ("attention/entropy_nats", "min", True, "entropy, least layer, nats"),
   ("attention/saturation", "mean", False, "share of rows with p > .99"),
-  ("attention/jacobian", "min", True, "norm of the softmax's Jacobian, least"),
+  ("attention/jacobian", "min", True, "softmax's Jacobian, least layer"),
 )
 MLP = (
-  ("mlp/preactivation_rms", "max", True, "rms of pre-activations, largest"),
-  ("mlp/dead", "mean", False, "share of them below -3: GELU off"),
-  ("mlp/linear", "mean", False, "share above 3: GELU the identity"),
-  ("stream/rms", "max", True, "rms of the residual stream, largest"),
+  ("mlp/preactivation_rms", "max", True, "rms of pre-activations"),
+  ("mlp/dead", "mean", False, "share below -3: GELU off"),
+  ("mlp/linear", "mean", False, "share above 3: GELU linear"),
+  ("stream/rms", "max", True, "rms of the residual stream"),
 )
 
 
@@ -43,6 +43,8 @@ def losses(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   ):
     figures.curves(ax, rows, names, kind, key)
     ax.set_xscale("linear")
+    ax.set_xlim(auto=True)
+    ax.autoscale(axis="x")
     ax.set_title(title)
   axes[0, 2].set_yscale("log")
   return figures.finish(figure, names)

@@ -1,0 +1,101 @@
+"""Onsets of curves whose order is known."""
+
+import numpy as np
+import pytest
+
+from geom.report import causes
+from geom.report.causes import SHARE, Onset, onset, onsets, order
+
+STEPS = np.arange(0.0, 101.0)
+
+
+def rises(at, *, to=100.0, over=30.0):
+  """1 up to a step, then by an exponential up to a value."""
+  way = np.clip((STEPS - at) / over, 0, 1)
+  return to**way
+
+
+@pytest.mark.parametrize("at", [0, 17, 60])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_step_at_a_tenth_of_the_way_in_logarithms(at, sign):
+  signal = rises(at) ** sign
+  found = onset(STEPS, signal, sign=sign, log=True)
+  assert found.step == pytest.approx(at + SHARE * 30)
+  assert found.resolution == 1
+
+
+def test_of_shares_the_way_is_not_logarithmic():
+  share = np.clip((STEPS - 40) / 20, 0, 1)
+  found = onset(STEPS, share, sign=1, log=False)
+  assert found.step == pytest.approx(42)
+
+
+def test_the_baseline_is_the_least_before():
+  """A norm that falls at first, as norms of gradients do."""
+  signal = rises(50) * np.where(STEPS < 20, 5 - STEPS / 5, 1)
+  assert onset(STEPS, signal, sign=1, log=True).step == pytest.approx(53)
+
+
+def test_what_comes_back_had_not_left_for_good():
+  signal = rises(50)
+  signal[10:15] = 30.0
+  assert onset(STEPS, signal, sign=1, log=True).step == pytest.approx(53)
+
+
+@pytest.mark.parametrize(
+  "signal", [np.ones(101), rises(20, to=1.05), np.full(101, np.nan)]
+)
+def test_what_does_not_move_has_no_onset(signal):
+  assert np.isnan(onset(STEPS, signal, sign=1, log=True).step)
+  assert np.isnan(onset(STEPS, -signal, sign=1, log=False).step)
+
+
+def test_a_coarse_grid_is_interpolated_and_says_so():
+  coarse = STEPS[::10]
+  found = onset(coarse, rises(20)[::10], sign=1, log=True)
+  assert found.step == pytest.approx(23)
+  assert found.resolution == 10
+
+
+def test_noise_does_not_move_an_onset_far():
+  noise = np.exp(0.05 * np.random.default_rng(0).normal(size=101))
+  found = onset(STEPS, rises(40) * noise, sign=1, log=True)
+  assert found.step == pytest.approx(43, abs=2)
+
+
+def test_order_and_ties():
+  found = {
+    "logit": Onset(30.0, 10.0),
+    "sigma": Onset(10.0, 10.0),
+    "entropy": Onset(37.0, 10.0),
+    "loss": Onset(float("nan"), float("nan")),
+    "gradient": Onset(60.0, 1.0),
+  }
+  assert order(found) == [["sigma"], ["logit", "entropy"], ["gradient"]]
+
+
+def test_signals_of_one_seed_up_to_a_step():
+  def rows(seed, shift):
+    for step in range(0, 101, 5):
+      way = min(max((step - 20 - shift) / 40, 0), 1)
+      frame = {"step": step, "condition": "arm", "seed": seed}
+      yield {
+        **frame, "kind": "probe",
+        "q/weights/sigma_1": [1.0, 1.0], "k/weights/sigma_1": [1.0, 10**way],
+        "attention/logit_max": [2.0, 2 * 100**way],
+        "attention/entropy_nats": [3.0, 3 * 0.01**way],
+        "attention/saturation": [0.0, way],
+      }  # fmt: skip
+      yield {**frame, "kind": "train", "loss": 5.0, "grad_norm": 1.0}
+
+  mine = [*rows(0, 0), *rows(1, 30)]
+  first, second = (onsets(mine, "arm", seed, 60) for seed in (0, 1))
+  assert first["sigma of Q, K"].step == pytest.approx(24)
+  assert first["logit"].step == pytest.approx(24)
+  assert first["saturation"].step == pytest.approx(24)
+  assert first["sigma of Q, K"].resolution == 5
+  assert np.isnan(first["gradient norm"].step)
+  assert "Jacobian" not in first
+  # Of its way until step 60, a quarter of the whole.
+  assert second["logit"].step == pytest.approx(51)
+  assert set(first) <= set(causes.SIGNALS)

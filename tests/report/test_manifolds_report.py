@@ -1,0 +1,198 @@
+"""The report of assignments of manifolds, from rows made up."""
+
+import numpy as np
+import pytest
+
+from geom import record
+from geom.report import claims
+from geom.report.claims import Claim, difference, extreme, fired, judge
+from geom.report.manifolds import write_report
+
+PROJECTIONS = ("q", "k", "v", "o", "up", "down")
+LAYERS, STEPS = 2, 100
+
+
+def rows_of(condition, seed, *, ends, grows, saturates, mlp=1.0):
+  """A run of which attention's sigma grows, or not, and saturates, or not."""
+  frame = {"condition": condition, "seed": seed}
+  for step in range(0, STEPS + 1, 10):
+    way = step / STEPS
+    loss = 7 - (7 - ends) * way + 0.01 * seed
+    yield {**frame, "step": step, "kind": "eval", "loss": loss}
+    probe = {
+      "attention/logit_max": [2.0, 2 * grows ** (2 * way)],
+      "attention/entropy_nats": [3.0, 3.0 * 0.01 ** (way * saturates)],
+      "attention/entropy": [0.9, 0.9],
+      "attention/saturation": [saturates * way, saturates * way],
+      "attention/jacobian": [0.3, 0.3],
+      "mlp/preactivation_rms": [1.0, mlp**way],
+      "mlp/dead": [0.1, 0.2],
+      "mlp/linear": [0.1, 0.3],
+      "stream/rms": [1.0, 2.0],
+      "qkv/tangency": [0.01, 0.02],
+      "qkv/alignment": [0.9, 0.8],
+    }
+    for p in PROJECTIONS:
+      grown = (mlp if p in ("up", "down") else grows) ** way
+      probe |= {
+        f"{p}/weights/sigma_1": [1.0, grown],
+        f"{p}/weights/cos_input": [None],
+        f"{p}/weights/cos_output": [None],
+        f"{p}/updates/cos_input": [0.5],
+        f"{p}/updates/cos_output": [0.25],
+      }
+    yield {**frame, "step": step, "kind": "probe", **probe}
+  for step in range(1, STEPS + 1):
+    train = {"loss": 7 - (7 - ends) * step / STEPS, "grad_norm": 1.0}
+    yield {**frame, "step": step, "kind": "train", **train}
+  if saturates:
+    yield {
+      **frame, "step": 80, "kind": "event", "event": "unstable",
+      "cause": "saturation", "lowest": 6.0, "lowest_step": 70,
+      "smoothed": 6.0, "saturation": 0.8,
+    }  # fmt: skip
+
+
+ROWS = [
+  row
+  for seed in (0, 1)
+  for row in (
+    *rows_of("good", seed, ends=4.0, grows=1.0, saturates=0, mlp=20.0),
+    *rows_of("bad", seed, ends=6.0, grows=20.0, saturates=1),
+  )
+]
+GROUP = {"manifold": "dgram", "decay": "0", "lr": "0.2"}
+HELD = {**GROUP, "manifold": "stiefel"}
+REST = {"manifold": "adamw", "decay": "0.1", "lr": "0.003"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("report")
+  write_report(
+    workdir,
+    ROWS,
+    title="Made up",
+    config={
+      "model": {"width": 8}, "optim": {"lr": 0.2, "assignment": "x"},
+      "data": {}, "train": {}, "seeds": [0, 1],
+      "conditions": {"good": {}, "bad": {"optim": {"assignment": {"a": "b"}}}},
+    },
+    assignments={
+      "good": {"attention": HELD, "mlp": GROUP, "rest": REST},
+      "bad": {"attention": GROUP, "mlp": HELD, "rest": REST},
+    },
+    summed_lr={"good": 10.0, "bad": 11.5},
+    chances={
+      f"{p}/{s}": 0.1 for p in PROJECTIONS for s in ("input", "output")
+    },
+    groups={"arms": ("good", "bad", "absent")},
+    claims=[
+      Claim("apart", "p", "t", "bad", difference("eval", "loss", "good"), low=1)
+    ],
+    notes="Notes.",
+    paper={"good": "3.35, stable"},
+  )  # fmt: skip
+  return workdir
+
+
+def lines_of(report, head, condition):
+  """The cells of a condition in the table under a heading."""
+  text = (report / "report.md").read_text()
+  section = text.split(f"## {head}")[1].split("\n## ")[0]
+  return [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in section.splitlines()
+    if line.startswith(f"| {condition} ")
+  ]
+
+
+def test_decay_of_every_group_and_rates_are_told(report):
+  (line,) = lines_of(report, "What each module gets", "bad")
+  assert line == [
+    "bad", "dgram", "0", "stiefel", "0", "adamw", "0.1", "0.2", "11.5",
+  ]  # fmt: skip
+
+
+def test_results_have_spread_seeds_and_the_paper(report):
+  (good,) = lines_of(report, "What came of it", "good")
+  assert good[1] == "4.005 ± 0.007"
+  assert good[2] == "4.000 4.010"
+  assert good[8:] == ["none of 2", "3.35, stable"]
+  (bad,) = lines_of(report, "What came of it", "bad")
+  assert bad[4] == "800.0 ± 0.0"
+  assert bad[8] == ("2 of 2 (0: step 80, saturation; 1: step 80, saturation)")
+
+
+def test_each_module_has_its_verdict(report):
+  (good,) = lines_of(report, "The MLP's tolerance", "good")
+  assert (good[4], good[10]) == ("–", "**tolerates**")
+  (bad,) = lines_of(report, "The MLP's tolerance", "bad")
+  assert (bad[4], bad[10]) == ("**does not**", "–")
+  assert bad[2].startswith("20.0 ± ")
+
+
+def test_what_moved_first_and_what_preceded_it(report):
+  lines = lines_of(report, "What moves first", "bad")
+  onsets, before = lines[:2], lines[2:]
+  # All but the norm of the gradient and the Jacobian move; up to step 80.
+  assert onsets[0][2] == "8 ± 10"
+  assert onsets[0][7] == "–" and onsets[0][8] == "–"
+  assert onsets[0][10] == "80"
+  assert [line[2] for line in before[:4]] == ["0", "60", "70", "80"]
+  assert not lines_of(report, "What moves first", "good")
+
+
+def test_continuity_says_how_much_is_defined(report):
+  (line,) = lines_of(report, "Continuity", "good")
+  assert line[1] == "0.50 ± 0.00; – (0/2)"
+  assert line[4] == "0.25 ± 0.00; – (0/2)"  # o: on the output side.
+
+
+def test_claims_figures_and_summary(report):
+  text = (report / "report.md").read_text()
+  assert "| apart | p | t | 2.000 ± 0.000 |" in text
+  for name in (
+    "loss", "sigma", "attention", "mlp", "directions", "continuity",
+  ):  # fmt: skip
+    assert f"(figures/arms_{name}.png)" in text
+    assert (report / "figures" / f"arms_{name}.png").stat().st_size > 5000
+  summary = record.read_json(report / "summary.json")
+  assert summary["claims"]["apart"]["verdict"] == "reproduces"
+  assert summary["unstable"]["bad"]["1"] == {"step": 80, "cause": "saturation"}
+  assert summary["unstable"]["good"] == {}
+
+
+def test_extremes_over_layers_and_steps():
+  key = "attention/logit_max"
+  step, last = extreme(key, "max")(ROWS, "bad")
+  assert step == STEPS
+  np.testing.assert_allclose(last, 800)
+  step, ever = extreme("attention/entropy_nats", "min", ever=True)(ROWS, "bad")
+  assert step is None
+  np.testing.assert_allclose(ever, 0.03)
+  _, mean = extreme(key, "mean")(ROWS, "bad")
+  np.testing.assert_allclose(mean, 401)
+
+
+def test_a_difference_is_of_the_same_seed():
+  rows = [r for r in ROWS if r["condition"] == "bad" or r.get("seed") == 1]
+  _, values = difference("eval", "loss", "good")(rows, "bad")
+  np.testing.assert_allclose(values, [np.nan, 2.0])
+  assert difference("eval", "loss", "absent")(rows, "bad") is None
+
+
+@pytest.mark.parametrize(("name", "says"), [("good", 0), ("bad", 1)])
+def test_whether_a_run_was_noticed(name, says):
+  np.testing.assert_array_equal(fired(ROWS, name)[1], [says, says])
+  claim = Claim("noticed", "", "", name, fired, low=1)
+  verdict = "reproduces" if says else "does not reproduce"
+  assert judge(claim, ROWS).verdict == verdict
+  assert fired(ROWS, "absent") is None
+
+
+def test_over_layers_leaves_out_what_is_not_there():
+  values = np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan]])
+  for how, wanted in (("max", 3.0), ("min", 1.0), ("mean", 2.0)):
+    found = claims.over_layers(values, how, keep=1)
+    np.testing.assert_array_equal(found, [wanted, np.nan])
