@@ -5,7 +5,14 @@ import pytest
 
 from geom import record
 from geom.report import claims
-from geom.report.claims import Claim, difference, extreme, fired, judge
+from geom.report.claims import (
+  Claim,
+  difference,
+  extreme,
+  fired,
+  growth,
+  judge,
+)
 from geom.report.manifolds import write_report
 
 PROJECTIONS = ("q", "k", "v", "o", "up", "down")
@@ -189,6 +196,24 @@ def test_whether_a_run_was_noticed(name, says):
   verdict = "reproduces" if says else "does not reproduce"
   assert judge(claim, ROWS).verdict == verdict
   assert fired(ROWS, "absent") is None
+
+
+def test_a_run_that_is_not_finite_is_not_stable():
+  failure = {
+    "condition": "good", "seed": 1, "step": 50, "kind": "event",
+    "event": "not finite",
+  }  # fmt: skip
+  np.testing.assert_array_equal(fired([*ROWS, failure], "good")[1], [0, 1])
+
+
+def test_growth_is_of_the_largest_layer_and_of_what_grew_most():
+  up, q = "up/weights/sigma_1", "q/weights/sigma_1"
+  np.testing.assert_allclose(growth(up)(ROWS, "good")[1], 20)
+  np.testing.assert_allclose(growth(q)(ROWS, "good")[1], 1)
+  np.testing.assert_allclose(growth(q, up)(ROWS, "good")[1], 20)
+  rows = [{**r, q: [0.5 * x for x in r[q]]} if q in r else r for r in ROWS]
+  np.testing.assert_allclose(growth(q)(rows, "bad")[1], 20)
+  assert growth("absent")(ROWS, "good") is None
 
 
 def test_over_layers_leaves_out_what_is_not_there():
