@@ -48,7 +48,7 @@ def test_the_baseline_is_the_least_before():
 def test_a_loss_that_was_learnt_and_lost_has_moved_below_its_start():
   loss = np.interp(STEPS, [0, 40, 60, 80], [7, 4, 4, 6])
   assert onset(STEPS, loss, sign=1, log=False).step == pytest.approx(62)
-  only_learnt = np.interp(STEPS, [0, 40, 60, 80], [7, 4, 4.2, 3])
+  only_learnt = np.interp(STEPS, [0, 40, 60], [7, 4, 4.2])
   found = onset(STEPS, only_learnt, sign=1, log=False, least=LEAST_LOSS)
   assert np.isnan(found.step)
 
