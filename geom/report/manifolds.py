@@ -104,7 +104,11 @@ def write_report(
     "Mean |cos| of the leading singular vectors of adjacent layers at the last "
     "step, where defined, on the side of the residual stream; of W - W(0), and "
     "of W. Chance in brackets. On Stiefel all singular values of W are 1 and "
-    "the vectors are not defined; `k/n` says of how many pairs they are.",
+    "the vectors are not defined; `k/n` says of how many pairs they are. On "
+    "DGram the vectors of a kernel's shorter side, of a square one's input "
+    "side, are coordinate axes: |cos| of W is 0 or 1 there by construction, "
+    "which says nothing of continuity, and that of W - W(0) comes near it as "
+    "W(0) is left behind.",
     tables.continuity(rows, names, assignments, chances),
     "## Figures",
     *[f"![{name}](figures/{name}.png)" for name in drawn],

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,6 +30,7 @@ MLP = (
 )
 
 
+@matplotlib.rc_context(figures.STYLE)
 def losses(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   """Validation loss, training loss, norm of the gradient."""
   figure, axes = figures.panels(1, 3, figsize=(11, 3.4))
@@ -50,6 +52,7 @@ def losses(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   return figures.finish(figure, names)
 
 
+@matplotlib.rc_context(figures.STYLE)
 def sigmas(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   """The largest singular value over layers, by projection."""
   figure, axes = figures.panels(2, 3, figsize=(11, 5.6))
@@ -60,16 +63,19 @@ def sigmas(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   return figures.finish(figure, names)
 
 
+@matplotlib.rc_context(figures.STYLE)
 def attention(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   """Logits, entropy, saturation and Jacobian of attention."""
   return _four(rows, names, ATTENTION)
 
 
+@matplotlib.rc_context(figures.STYLE)
 def mlp(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   """What the MLPs and the stream do meanwhile."""
   return _four(rows, names, MLP)
 
 
+@matplotlib.rc_context(figures.STYLE)
 def directions(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   """Tangency and alignment of the directions taken, worst over layers."""
   kernels = ("qkv", "q", "o", "up", "down")
@@ -88,6 +94,7 @@ def directions(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
   return figures.finish(figure, names)
 
 
+@matplotlib.rc_context(figures.STYLE)
 def continuity(
   rows: Sequence[Row], chances: Mapping[str, float], names: Sequence[str]
 ) -> Figure | None:

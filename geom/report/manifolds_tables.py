@@ -15,13 +15,17 @@ from geom.report.manifolds_figures import PROJECTIONS, SIDES
 # By module `attention`, `mlp`, `rest`: manifold, decay, lr, as text.
 Assignment = Mapping[str, Mapping[str, str]]
 GROWTH = 5.0  # A sigma that grew less was not free.
+SATURATED = 0.5  # A larger share of attention's rows, in the end, is no good.
 KERNELS = {"attention": ("q", "k", "v", "o"), "mlp": ("up", "down")}
 TOLERANCE = f"""\
-DGram leaves singular values free. A module on DGram *tolerates* that if its
-largest singular value grew at least {GROWTH:g} times in every seed and no seed
-was noticed as unstable or was not finite; *does not* if every seed was; with
-less growth it was *not tested*. Where both modules are on DGram, runs cannot
-tell which of them it is."""
+DGram leaves singular values free. A seed went wrong if it was noticed as
+unstable, was not finite, or ended with more than {SATURATED:g} of attention's
+rows saturated. A module on DGram *tolerates* that if its largest singular value
+grew at least {GROWTH:g} times in every seed and none went wrong; *does not* if
+all did; with less growth it was *not tested*. Where both modules are on DGram,
+runs cannot tell which of them it is. Pre-activations below -3 are where GELU is
+off; above 3 it is the identity, which passes gradients, as a saturated softmax
+does not."""
 
 
 def assigned(
@@ -177,17 +181,19 @@ def _verdict(
   """Whether a module tolerates DGram, by the rule that is printed."""
   if module not in on:
     return "–"
+  seeds = series.seeds(rows, name)
+  saturation = _last(rows, name, "probe", "attention/saturation")
   bad = {
     *series.events(rows, name, "unstable"),
     *series.failures(rows, name),
+    *[s for s, x in zip(seeds, saturation, strict=True) if x > SATURATED],
   }
-  count = len(series.seeds(rows, name))
   if not bad:
     grew = bool(np.all(growth >= GROWTH))
     return "**tolerates**" if grew else "not tested"
   if len(on) > 1:
     return "cannot tell"
-  return "**does not**" if len(bad) == count else "undecided"
+  return "**does not**" if len(bad) == len(seeds) else "undecided"
 
 
 def continuity(

@@ -26,10 +26,12 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def mean(values: Float[np.ndarray, " seed"], digits: int = 3) -> str:
-  """Mean over seeds ± standard deviation; a dash for what is not defined."""
+  """Mean over seeds ± standard deviation of several; a dash for none."""
   middle, spread, n = series.mean_spread(values)
   if not n:
     return "–"
+  if n == 1:
+    return number(middle, digits)
   return f"{number(middle, digits)} ± {number(spread, digits)}"
 
 
@@ -39,7 +41,11 @@ def setting(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
     f"{name}: " + ", ".join(f"{k} {plain(v)}" for k, v in section.items())
     for name in ("model", "optim", "data", "train", "watch")
     if name in config
-    and (section := {k: v for k, v in config[name].items() if v is not None})
+    and (
+      section := {
+        k: v for k, v in config[name].items() if v not in (None, (), [])
+      }
+    )
   ]
   changes = [
     f"`{name}`: "

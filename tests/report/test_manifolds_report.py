@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from geom import record
-from geom.report import claims
+from geom.report import claims, markdown
 from geom.report import manifolds_tables as tables
 from geom.report.claims import (
   Claim,
@@ -18,6 +18,7 @@ from geom.report.manifolds import write_report
 
 PROJECTIONS = ("q", "k", "v", "o", "up", "down")
 LAYERS, STEPS = 2, 100
+SATURATION = "attention/saturation"
 
 
 def rows_of(condition, seed, *, ends, grows, saturates, mlp=1.0):
@@ -154,8 +155,20 @@ def test_what_runs_can_tell_of_a_module(name, attention, mlp, verdicts):
   assert [cells[4], cells[10]] == verdicts
 
 
+def test_saturated_attention_went_wrong_though_nothing_noticed():
+  rows = [r for r in ROWS if "event" not in r]
+  assignments = {"bad": {"attention": GROUP, "mlp": HELD, "rest": REST}}
+  assert "| **does not** |" in tables.tolerance(rows, ["bad"], assignments)
+  few = [{**r, SATURATION: [0.2, 0.2]} if SATURATION in r else r for r in rows]
+  assert "| **tolerates** |" in tables.tolerance(few, ["bad"], assignments)
+
+
 def test_one_seed_of_two_leaves_a_module_undecided():
-  rows = [r for r in ROWS if "event" not in r or r["seed"] == 0]
+  rows = [
+    {**r, SATURATION: [0.2, 0.2]} if SATURATION in r else r
+    for r in ROWS
+    if "event" not in r or r["seed"] == 0
+  ]
   assignments = {"bad": {"attention": GROUP, "mlp": HELD, "rest": REST}}
   assert "| undecided |" in tables.tolerance(rows, ["bad"], assignments)
 
@@ -238,6 +251,12 @@ def test_growth_is_of_the_largest_layer_and_of_what_grew_most():
   rows = [{**r, q: [2.0, r[q][1]]} if q in r else r for r in ROWS]
   np.testing.assert_allclose(growth(q)(rows, "bad")[1], 10)  # 20 over 2.
   assert growth("absent")(ROWS, "good") is None
+
+
+def test_a_mean_has_a_spread_only_of_several():
+  assert markdown.mean(np.array([1.0, 3.0])) == "2.000 ± 1.414"
+  assert markdown.mean(np.array([1.0, np.nan])) == "1.000"
+  assert markdown.mean(np.array([np.nan])) == "–"
 
 
 def test_over_layers_leaves_out_what_is_not_there():
