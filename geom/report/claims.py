@@ -123,12 +123,15 @@ def over_layers(
 
 
 def difference(kind: str, key: str, other: str) -> Quantity:
-  """A number at the last step minus that of another condition, seed by seed."""
+  """A number at the last step minus that of another condition, seed by seed.
+
+  Nothing where the two do not end at the same step, as when one is not done.
+  """
 
   def quantity(rows: Sequence[Row], name: str) -> Found:
     mine = series.values_at(rows, name, kind, key, "last")
     theirs = series.values_at(rows, other, kind, key, "last")
-    if mine is None or theirs is None:
+    if mine is None or theirs is None or mine[0] != theirs[0]:
       return None
     of = dict(zip(series.seeds(rows, other), theirs[1], strict=True))
     missing = float("nan")

@@ -19,7 +19,9 @@ from geom.report.manifolds_tables import Assignment
 RULE = """\
 A claim *reproduces* if every seed and mean ± 2 sd are within its rule, *does
 not reproduce* if all of these are outside of it, on one side, else it is
-*undecided*. Differences are taken seed by seed; noticed is 1, not noticed 0."""
+*undecided*. Differences are taken seed by seed; noticed, or not finite, is 1,
+else 0; moved before is 1, after 0, and a tie does not count. Claims with a
+dagger were added after runs of the tiny table had been seen."""
 
 
 def write_report(

@@ -9,7 +9,7 @@ from geom.report.causes import (
   LEAST_LOSS,
   SHARE,
   Onset,
-  in_order,
+  before,
   onset,
   onsets,
   order,
@@ -148,14 +148,23 @@ def test_batches_resolve_no_better_than_their_median():
 
 @pytest.mark.parametrize(
   ("first", "then", "noticed", "wanted"),
-  [(20, 50, 90, 1), (50, 20, 90, 0), (22, 20, 90, 1), (20, 50, 0, None),
+  [(20, 50, 90, 1), (50, 20, 90, 0), (22, 20, 90, np.nan), (20, 50, 0, None),
    (20, 100, 90, np.nan)],
 )  # fmt: skip
-def test_whether_signals_moved_in_order(first, then, noticed, wanted):
-  """In order, reversed, reversed within a tie, not noticed, not moved."""
+def test_which_of_two_signals_moved_first(first, then, noticed, wanted):
+  """In order, reversed, a tie, not noticed, not moved."""
   rows = list(unstable(first=first, then=then, noticed=noticed))
-  found = in_order("logit", "saturation")(rows, "arm")
+  found = before("logit", "saturation")(rows, "arm")
   if wanted is None:
     assert found is None
   else:
     np.testing.assert_array_equal(found[1], [wanted])
+
+
+def test_a_seed_that_was_not_noticed_has_no_order():
+  rows = [
+    *unstable(first=20, then=50),
+    *unstable(first=20, then=50, seed=1, noticed=0),
+  ]
+  found = before("logit", "saturation")(rows, "arm")
+  np.testing.assert_array_equal(found[1], [1, np.nan])

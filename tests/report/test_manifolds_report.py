@@ -224,6 +224,8 @@ def test_a_difference_is_of_the_same_seed():
   _, values = difference("eval", "loss", "good")(rows, "bad")
   np.testing.assert_allclose(values, [np.nan, 2.0])
   assert difference("eval", "loss", "absent")(rows, "bad") is None
+  rows = [r for r in ROWS if r["condition"] == "bad" or r["step"] < STEPS]
+  assert difference("eval", "loss", "good")(rows, "bad") is None  # Not done.
 
 
 @pytest.mark.parametrize(("name", "says"), [("good", 0), ("bad", 1)])
