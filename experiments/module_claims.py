@@ -9,7 +9,15 @@ nothing is judged but the paper's order of final losses.
 from typing import Any
 
 from geom import record
-from geom.report.claims import Claim, Quantity, difference, extreme, fired
+from geom.report.causes import in_order
+from geom.report.claims import (
+  Claim,
+  Quantity,
+  difference,
+  extreme,
+  fired,
+  growth,
+)
 
 # Validation loss at 50,000 steps of GPT-2 small on OpenWebText, and stability.
 PAPER = {
@@ -31,6 +39,7 @@ SETTING = {
 LOGIT, SATURATION = "attention/logit_max", "attention/saturation"
 DGRAM = ("hetero_inv", "all_dgram")
 BOUNDED = ("hetero", "all_stiefel", "unconstrained")
+ORDER = ("sigma of Q, K", "logit", "entropy", "saturation")
 
 
 def _loss_above(other: str) -> Quantity:
@@ -50,6 +59,10 @@ def _unstable(name: str, trial: dict[str, str]) -> list[Claim]:
     Claim(
       f"{name}: saturated share of attention's rows", "saturates",
       trial["saturation"], name, extreme(SATURATION, "mean"), low=0.8,
+    ),
+    Claim(
+      f"{name}: moved in this order, ties allowed: {', '.join(ORDER)}",
+      "this order", "–", name, in_order(*ORDER), low=1,
     ),
   ]  # fmt: skip
 
@@ -88,6 +101,12 @@ CLAIMS = [
   ),
   *(c for name in DGRAM for c in _unstable(name, TRIALS[name])),
   *(c for name in ("hetero", "all_stiefel") for c in _stable(name)),
+  # DGram is tolerated by an MLP whose scale it leaves free all the same.
+  Claim(
+    "hetero: largest singular value of up and down, times what it was",
+    "free, and tolerated", "–", "hetero",
+    growth("up/weights/sigma_1", "down/weights/sigma_1"), low=5,
+  ),
   # The paper's final order, in which a bound of 0 is a tie.
   Claim(
     "hetero ends below all_stiefel (nats)", "-.0135", "-.02, a tie on a seed",

@@ -141,9 +141,34 @@ def difference(kind: str, key: str, other: str) -> Quantity:
   return quantity
 
 
+def growth(*keys: str) -> Quantity:
+  """How many times the largest over layers is what it was at step 0.
+
+  Args:
+    keys: of lists over layers; of several the one that grew most is taken.
+  """
+
+  def quantity(rows: Sequence[Row], name: str) -> Found:
+    ratios = []
+    for key in keys:
+      first = series.values_at(rows, name, "probe", key, "start")
+      last = series.values_at(rows, name, "probe", key, "last")
+      if first is not None and last is not None:
+        ratios.append(
+          over_layers(last[1], "max", keep=1)
+          / over_layers(first[1], "max", keep=1)
+        )
+    return (last[0], np.fmax.reduce(ratios)) if ratios else None
+
+  return quantity
+
+
 def fired(rows: Sequence[Row], condition: str) -> Found:
-  """Whether the watch noticed a seed (1) or not (0)."""
-  noticed = series.events(rows, condition, "unstable")
+  """Whether a seed was noticed by the watch or not finite (1) or not (0)."""
+  noticed = {
+    *series.events(rows, condition, "unstable"),
+    *series.failures(rows, condition),
+  }
   seeds = series.seeds(rows, condition)
   if not seeds:
     return None

@@ -37,8 +37,9 @@ def setting(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
   """What was run: sections of the config, what conditions change, seeds."""
   parts = [
     f"{name}: " + ", ".join(f"{k} {plain(v)}" for k, v in section.items())
-    for name in ("model", "optim", "data", "train")
-    if (section := {k: v for k, v in config[name].items() if v is not None})
+    for name in ("model", "optim", "data", "train", "watch")
+    if name in config
+    and (section := {k: v for k, v in config[name].items() if v is not None})
   ]
   changes = [
     f"`{name}`: "

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from geom.report import causes
-from geom.report.causes import SHARE, Onset, onset, onsets, order
+from geom.report.causes import (
+  BATCHES,
+  LEAST_LOSS,
+  SHARE,
+  Onset,
+  in_order,
+  onset,
+  onsets,
+  order,
+)
 
 STEPS = np.arange(0.0, 101.0)
 
@@ -34,6 +43,14 @@ def test_the_baseline_is_the_least_before():
   """A norm that falls at first, as norms of gradients do."""
   signal = rises(50) * np.where(STEPS < 20, 5 - STEPS / 5, 1)
   assert onset(STEPS, signal, sign=1, log=True).step == pytest.approx(53)
+
+
+def test_a_loss_that_was_learnt_and_lost_has_moved_below_its_start():
+  loss = np.interp(STEPS, [0, 40, 60, 80], [7, 4, 4, 6])
+  assert onset(STEPS, loss, sign=1, log=False).step == pytest.approx(62)
+  only_learnt = np.interp(STEPS, [0, 40, 60], [7, 4, 4.2])
+  found = onset(STEPS, only_learnt, sign=1, log=False, least=LEAST_LOSS)
+  assert np.isnan(found.step)
 
 
 def test_what_comes_back_had_not_left_for_good():
@@ -99,3 +116,46 @@ def test_signals_of_one_seed_up_to_a_step():
   # Of its way until step 60, a quarter of the whole.
   assert second["logit"].step == pytest.approx(51)
   assert set(first) <= set(causes.SIGNALS)
+
+
+def unstable(*, first, then, seed=0, noticed=90):
+  """Logits that move at one step, saturation at another; batches too."""
+  frame = {"condition": "arm", "seed": seed}
+  for i in range(0, 101, 5):
+    yield {
+      **frame, "kind": "probe", "step": i,
+      "attention/logit_max": [float(rises(first)[i])],
+      "attention/saturation": [float(np.clip((i - then) / 30, 0, 1))],
+    }  # fmt: skip
+  for i in range(101):
+    loss, norm = max(7 - i / 10, 4) + (i > 60), 50.0 if i > 70 else 1.0
+    yield {**frame, "kind": "train", "step": i, "loss": loss, "grad_norm": norm}
+  if noticed:
+    yield {
+      **frame, "kind": "event", "step": noticed, "event": "unstable",
+      "cause": "saturation",
+    }  # fmt: skip
+
+
+def test_batches_resolve_no_better_than_their_median():
+  found = onsets(list(unstable(first=20, then=50)), "arm", 0, 90)
+  assert found["loss"].step == pytest.approx(60, abs=1)
+  assert found["gradient norm"].step == pytest.approx(70, abs=1)
+  assert (
+    found["loss"].resolution == found["gradient norm"].resolution == (BATCHES)
+  )
+
+
+@pytest.mark.parametrize(
+  ("first", "then", "noticed", "wanted"),
+  [(20, 50, 90, 1), (50, 20, 90, 0), (22, 20, 90, 1), (20, 50, 0, None),
+   (20, 100, 90, np.nan)],
+)  # fmt: skip
+def test_whether_signals_moved_in_order(first, then, noticed, wanted):
+  """In order, reversed, reversed within a tie, not noticed, not moved."""
+  rows = list(unstable(first=first, then=then, noticed=noticed))
+  found = in_order("logit", "saturation")(rows, "arm")
+  if wanted is None:
+    assert found is None
+  else:
+    np.testing.assert_array_equal(found[1], [wanted])

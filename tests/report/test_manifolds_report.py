@@ -5,7 +5,15 @@ import pytest
 
 from geom import record
 from geom.report import claims
-from geom.report.claims import Claim, difference, extreme, fired, judge
+from geom.report import manifolds_tables as tables
+from geom.report.claims import (
+  Claim,
+  difference,
+  extreme,
+  fired,
+  growth,
+  judge,
+)
 from geom.report.manifolds import write_report
 
 PROJECTIONS = ("q", "k", "v", "o", "up", "down")
@@ -75,7 +83,7 @@ def report(tmp_path_factory):
     title="Made up",
     config={
       "model": {"width": 8}, "optim": {"lr": 0.2, "assignment": "x"},
-      "data": {}, "train": {}, "seeds": [0, 1],
+      "data": {}, "train": {}, "watch": {"patience": 25}, "seeds": [0, 1],
       "conditions": {"good": {}, "bad": {"optim": {"assignment": {"a": "b"}}}},
     },
     assignments={
@@ -116,12 +124,13 @@ def test_decay_of_every_group_and_rates_are_told(report):
 
 def test_results_have_spread_seeds_and_the_paper(report):
   (good,) = lines_of(report, "What came of it", "good")
-  assert good[1] == "4.005 ± 0.007"
-  assert good[2] == "4.000 4.010"
-  assert good[8:] == ["none of 2", "3.35, stable"]
+  assert good[1] == "stiefel, decay 0; dgram, decay 0"
+  assert good[2] == "4.005 ± 0.007"
+  assert good[3] == "4.000 4.010"
+  assert good[9:] == ["none of 2", "3.35, stable"]
   (bad,) = lines_of(report, "What came of it", "bad")
-  assert bad[4] == "800.0 ± 0.0"
-  assert bad[8] == ("2 of 2 (0: step 80, saturation; 1: step 80, saturation)")
+  assert bad[5] == "800.0 ± 0.0"
+  assert bad[9] == ("2 of 2 (0: step 80, saturation; 1: step 80, saturation)")
 
 
 def test_each_module_has_its_verdict(report):
@@ -132,25 +141,47 @@ def test_each_module_has_its_verdict(report):
   assert bad[2].startswith("20.0 ± ")
 
 
+@pytest.mark.parametrize(
+  ("name", "attention", "mlp", "verdicts"),
+  [("good", GROUP, GROUP, ["not tested", "**tolerates**"]),
+   ("bad", GROUP, GROUP, ["cannot tell", "cannot tell"]),
+   ("bad", HELD, GROUP, ["–", "**does not**"])],
+)  # fmt: skip
+def test_what_runs_can_tell_of_a_module(name, attention, mlp, verdicts):
+  assignments = {name: {"attention": attention, "mlp": mlp, "rest": REST}}
+  line = tables.tolerance(ROWS, [name], assignments).splitlines()[-1]
+  cells = [cell.strip() for cell in line.strip("|").split("|")]
+  assert [cells[4], cells[10]] == verdicts
+
+
+def test_one_seed_of_two_leaves_a_module_undecided():
+  rows = [r for r in ROWS if "event" not in r or r["seed"] == 0]
+  assignments = {"bad": {"attention": GROUP, "mlp": HELD, "rest": REST}}
+  assert "| undecided |" in tables.tolerance(rows, ["bad"], assignments)
+
+
 def test_what_moved_first_and_what_preceded_it(report):
   lines = lines_of(report, "What moves first", "bad")
-  onsets, before = lines[:2], lines[2:]
+  onsets, ahead, before = lines[:2], lines[2], lines[3:]
   # All but the norm of the gradient and the Jacobian move; up to step 80.
   assert onsets[0][2] == "8 ± 10"
   assert onsets[0][7] == "–" and onsets[0][8] == "–"
   assert onsets[0][10] == "80"
+  assert ahead[1:4] == ["dgram, decay 0; stiefel, decay 0", "2 of 2", "72 ± 0"]
+  assert ahead[8] == "–"
   assert [line[2] for line in before[:4]] == ["0", "60", "70", "80"]
   assert not lines_of(report, "What moves first", "good")
 
 
 def test_continuity_says_how_much_is_defined(report):
   (line,) = lines_of(report, "Continuity", "good")
-  assert line[1] == "0.50 ± 0.00; – (0/2)"
-  assert line[4] == "0.25 ± 0.00; – (0/2)"  # o: on the output side.
+  assert line[2] == "0.50 ± 0.00; – (0/2)"
+  assert line[5] == "0.25 ± 0.00; – (0/2)"  # o: on the output side.
 
 
 def test_claims_figures_and_summary(report):
   text = (report / "report.md").read_text()
+  assert "watch: patience 25" in text
   assert "| apart | p | t | 2.000 ± 0.000 |" in text
   for name in (
     "loss", "sigma", "attention", "mlp", "directions", "continuity",
@@ -189,6 +220,24 @@ def test_whether_a_run_was_noticed(name, says):
   verdict = "reproduces" if says else "does not reproduce"
   assert judge(claim, ROWS).verdict == verdict
   assert fired(ROWS, "absent") is None
+
+
+def test_a_run_that_is_not_finite_is_not_stable():
+  failure = {
+    "condition": "good", "seed": 1, "step": 50, "kind": "event",
+    "event": "not finite",
+  }  # fmt: skip
+  np.testing.assert_array_equal(fired([*ROWS, failure], "good")[1], [0, 1])
+
+
+def test_growth_is_of_the_largest_layer_and_of_what_grew_most():
+  up, q = "up/weights/sigma_1", "q/weights/sigma_1"
+  np.testing.assert_allclose(growth(up)(ROWS, "good")[1], 20)
+  np.testing.assert_allclose(growth(q)(ROWS, "good")[1], 1)
+  np.testing.assert_allclose(growth(q, up)(ROWS, "good")[1], 20)
+  rows = [{**r, q: [2.0, r[q][1]]} if q in r else r for r in ROWS]
+  np.testing.assert_allclose(growth(q)(rows, "bad")[1], 10)  # 20 over 2.
+  assert growth("absent")(ROWS, "good") is None
 
 
 def test_over_layers_leaves_out_what_is_not_there():
