@@ -87,7 +87,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(experiment: Any, config: dict[str, Any], workdir: pathlib.Path) -> int:
-  keep_freed_memory()
+  if keep_freed_memory():
+    fetch.say("freed memory stays with the process, for speed (glibc)")
   data_dir = fetch.data_dir(FLAGS.data_dir)
   if not jax.config.jax_compilation_cache_dir:
     jax.config.update("jax_compilation_cache_dir", str(data_dir / "xla"))
