@@ -65,6 +65,7 @@ def run(
       data = load(settings, data_dir)
       assignment = optimizer(settings)
       say_table(assignment.table, name, workdir)
+      _say_data(name, data, writer)
       source = _windows(settings, data)
       run_condition(
         _setup(settings, data, assignment),
@@ -104,6 +105,20 @@ def load(settings: dict[str, Any], data_dir: pathlib.Path) -> tokens.Tokens:
   )
   tokens.require(found, settings["model"]["context"] + 1)
   return found
+
+
+def _say_data(name: str, data: tokens.Tokens, writer: record.Writer) -> None:
+  """Writes an event with what the data is, once a condition."""
+  rows = record.read(writer.path)
+  if any(r.get("event") == "data" and r["condition"] == name for r in rows):
+    return
+  event = {"step": 0, "kind": "event", "condition": name, "event": "data"}
+  sizes = {
+    "train_tokens": len(data.train),
+    "validation_tokens": len(data.validation),
+    "unigram_loss": tokens.unigram_loss(data),
+  }
+  writer.write([{**event, **sizes}])
 
 
 def _windows(settings: dict[str, Any], data: tokens.Tokens) -> windows.Windows:

@@ -142,6 +142,25 @@ def validation_windows(
   return tokens.validation.gather(starts, length)
 
 
+def unigram_loss(tokens: Tokens, most: int = 2**24) -> float:
+  """Nats a token of validation for who knows only how often tokens come.
+
+  Frequencies are those of training, one added to each count.
+
+  Args:
+    tokens: of which at most the first `most` of each split are counted.
+    most: see there.
+  """
+
+  def counts(stream: token_files.Stream) -> np.ndarray:
+    ids = stream.read(0, min(len(stream), most))
+    return np.bincount(ids, minlength=tokens.vocabulary)
+
+  known = counts(tokens.train) + 1
+  seen = counts(tokens.validation)
+  return float(-(seen @ np.log(known / known.sum())) / seen.sum())
+
+
 def _describe(tokens: Tokens) -> str:
   parts = []
   for name in ("train", "validation"):

@@ -382,3 +382,16 @@ def test_a_folder_that_cannot_be_written(fake, tmp_path, monkeypatch, capsys):
   paths = put_own(tmp_path)
   with pytest.raises(SystemExit, match=r"cannot write .*blocked"):
     command(monkeypatch, capsys, *BYTES, "--text", *paths, f"--out={blocked}")
+
+
+def test_the_unigram_loss_is_the_cross_entropy_of_frequencies(tmp_path):
+  files = {}
+  for name, ids in (("train", [0, 0, 1, 2]), ("validation", [0, 1, 1, 3])):
+    files[f"{name}_files"] = [tmp_path / f"{name}.bin"]
+    np.array(ids, np.uint16).tofile(files[f"{name}_files"][0])
+  found = tokens.load(
+    tmp_path, source="files", tokenizer="gpt2", vocabulary=4, **files
+  )
+  # Of counts 3, 2, 2, 1.
+  wanted = -np.mean(np.log([3 / 8, 2 / 8, 2 / 8, 1 / 8]))
+  assert tokens.unigram_loss(found) == pytest.approx(wanted)
