@@ -5,9 +5,12 @@ on, with names such as `q/weights/cos_input_mean`. The projections take turns,
 since a compiled program must not have two LAPACK calls at the same time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from geom import roles
@@ -30,14 +33,10 @@ def reference_of(
     params: at step 0.
     sections: see `geom.train.probing.reference_of`.
   """
-  found: dict[str, Any] = {}
-  done: list[Array] = []
-  for projection, weights in roles.projections(params).items():
-    found[projection] = probing.reference_of_stack(
-      after(weights, *done), sections
-    )
-    done.append(found[projection]["sigma_1"])
-  return found
+  return _in_groups(
+    lambda weights: probing.reference_of_stack(weights, sections),
+    roles.projections(params),
+  )
 
 
 def make_probe(
@@ -77,19 +76,56 @@ def make_probe(
       grads, beside = gradients(state.params)
       found["gradients"] = roles.projections(grads)
       numbers |= beside
-    reference = {}
-    done: list[Array] = []
-    for projection in weights:
-      taken, reference[projection] = probing.of_stacks(
-        {s: after(found[s][projection], *done) for s in stacks},
-        state.reference[projection],
+    taken = _in_groups(
+      lambda of: probing.of_stacks(
+        of["stacks"],
+        of["reference"],
         names=names,
         method=method,
         k=k,
         name=name,
-      )
-      done += taken.values()
-      numbers |= {f"{projection}/{key}": v for key, v in taken.items()}
-    return numbers, reference
+      ),
+      {
+        p: {
+          "stacks": {s: found[s][p] for s in stacks},
+          "reference": state.reference[p],
+        }
+        for p in weights
+      },
+    )
+    for p, (of, _) in taken.items():
+      numbers |= {f"{p}/{key}": value for key, value in of.items()}
+    return numbers, {p: reference for p, (_, reference) in taken.items()}
 
   return probe
+
+
+def _in_groups(
+  f: Callable[[Any], Any], trees: Mapping[str, Any]
+) -> dict[str, Any]:
+  """`f` of every tree: those of equal shapes by one program, one by one.
+
+  The groups take turns too.
+  """
+  groups: dict[Any, list[str]] = {}
+  for name, tree in trees.items():
+    shapes = tuple(x.shape for x in jax.tree.leaves(tree))
+    groups.setdefault(shapes, []).append(name)
+  out: dict[str, Any] = {}
+  done: list[Array] = []
+  for names in groups.values():
+    together = jax.tree.map(
+      lambda *x: jnp.stack(x), *(trees[name] for name in names)
+    )
+    together = jax.tree.map(partial(_after, done), together)
+    found = jax.lax.map(f, together)
+    done = jax.tree.leaves(found)
+    out |= {
+      name: jax.tree.map(lambda x, i=i: x[i], found)
+      for i, name in enumerate(names)
+    }
+  return {name: out[name] for name in trees}
+
+
+def _after(before: list[Array], x: Array) -> Array:
+  return after(x, *before)
