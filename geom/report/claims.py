@@ -123,12 +123,15 @@ def over_layers(
 
 
 def difference(kind: str, key: str, other: str) -> Quantity:
-  """A number at the last step minus that of another condition, seed by seed."""
+  """A number at the last step minus that of another condition, seed by seed.
+
+  There is none where the two end at different steps.
+  """
 
   def quantity(rows: Sequence[Row], name: str) -> Found:
     mine = series.values_at(rows, name, kind, key, "last")
     theirs = series.values_at(rows, other, kind, key, "last")
-    if mine is None or theirs is None:
+    if mine is None or theirs is None or mine[0] != theirs[0]:
       return None
     of = dict(zip(series.seeds(rows, other), theirs[1], strict=True))
     missing = float("nan")
@@ -142,8 +145,11 @@ def difference(kind: str, key: str, other: str) -> Quantity:
 
 
 def fired(rows: Sequence[Row], condition: str) -> Found:
-  """Whether the watch noticed a seed (1) or not (0)."""
-  noticed = series.events(rows, condition, "unstable")
+  """Whether the watch noticed a seed, or it was not finite (1), or not (0)."""
+  noticed = {
+    *series.events(rows, condition, "unstable"),
+    *series.failures(rows, condition),
+  }
   seeds = series.seeds(rows, condition)
   if not seeds:
     return None

@@ -23,7 +23,8 @@ BEFORE = 3  # Probes shown before a run was noticed.
 RULE = """\
 A claim *reproduces* if every seed and mean ± 2 sd are within its rule, *does
 not reproduce* if all of these are outside of it, on one side, else it is
-*undecided*. Differences are taken seed by seed; noticed is 1, not noticed 0."""
+*undecided*. Differences are taken seed by seed, of runs that end at the same
+step; noticed as unstable, or not finite, is 1, else 0."""
 TOLERANCE = f"""\
 DGram leaves singular values free. A module on DGram *tolerates* that if its
 largest singular value grew at least {GROWTH:g} times in every seed and no seed
@@ -124,14 +125,22 @@ def write_report(
 def _present(
   groups: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> dict[str, list[str]]:
-  """Groups of the conditions that a run has; those in none make one more."""
+  """Groups of the conditions that a run has; those in none make one more.
+
+  A group of which one before it has all is left out.
+  """
   known = {name for group in groups.values() for name in group}
   others = [name for name in names if name not in known]
   mine = {
     group: [name for name in members if name in names]
     for group, members in {**groups, "others": others}.items()
   }
-  return {group: members for group, members in mine.items() if members}
+  found: dict[str, list[str]] = {}
+  for group, members in mine.items():
+    again = any(set(members) <= set(shown) for shown in found.values())
+    if members and not again:
+      found[group] = members
+  return found
 
 
 def _draw(

@@ -6,7 +6,7 @@ import pytest
 from geom import record
 from geom.report import claims
 from geom.report.claims import Claim, difference, extreme, fired, judge
-from geom.report.manifolds import write_report
+from geom.report.manifolds import _present, write_report
 
 PROJECTIONS = ("q", "k", "v", "o", "up", "down")
 LAYERS, STEPS = 2, 100
@@ -196,3 +196,20 @@ def test_over_layers_leaves_out_what_is_not_there():
   for how, wanted in (("max", 3.0), ("min", 1.0), ("mean", 2.0)):
     found = claims.over_layers(values, how, keep=1)
     np.testing.assert_array_equal(found, [wanted, np.nan])
+
+
+def test_a_seed_that_was_not_finite_counts_as_noticed():
+  failure = {"step": 9, "kind": "event", "condition": "good", "seed": 1}
+  rows = [*ROWS, {**failure, "event": "not finite"}]
+  np.testing.assert_array_equal(fired(rows, "good")[1], [0, 1])
+
+
+def test_no_difference_of_runs_that_end_at_different_steps():
+  rows = [r for r in ROWS if r["condition"] == "good" or r["step"] < STEPS]
+  assert difference("eval", "loss", "good")(rows, "bad") is None
+
+
+def test_the_same_conditions_are_not_drawn_twice():
+  groups = {"a": ("x", "y"), "b": ("x", "absent"), "c": ("x", "z")}
+  found = _present(groups, ["x", "y", "z", "other"])
+  assert found == {"a": ["x", "y"], "c": ["x", "z"], "others": ["other"]}
