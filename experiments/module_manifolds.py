@@ -64,10 +64,11 @@ def run(
       settings = changed(config, change)
       data = load(settings, data_dir)
       assignment = optimizer(settings)
-      say_table(assignment.table, name, workdir)
       source = _windows(settings, data)
+      setup = _setup(settings, data, assignment)
+      say_table(assignment.table, name, workdir)
       run_condition(
-        _setup(settings, data, assignment),
+        setup,
         condition=name,
         seeds=settings["seeds"],
         data=windows.iterator(source),
