@@ -39,6 +39,10 @@ SETTING = {
   "optim": {"lr": 0.2, "adamw_lr": 3e-3, "warmup_steps": 25, "fused": "whole"},
   "data": {"source": "prose", "tokenizer": "bpe", "batch_size": 16},
   "train": {"num_steps": 500},
+  "watch": {
+    "margin": 0.5, "smoothing": 10, "patience": 25, "saturation": 0.5,
+    "stop": False,
+  },
 }  # fmt: skip
 LOGIT, SATURATION = "attention/logit_max", "attention/saturation"
 DGRAM = ("hetero_inv", "all_dgram")

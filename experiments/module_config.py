@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from geom import conditions
 from geom import config as cfg
-from geom.data import tokenizing, tokens, windows
+from geom.data import fetch, tokenizing, tokens, windows
 from geom.models import attention
 from geom.models.gpt2 import DTYPES, QKV, gpt2
 from geom.optim.assignment import Assignment, assign, warmup_cosine
@@ -136,11 +136,36 @@ def _require(settings: dict[str, Any]) -> None:
   k, width = settings["probe"]["k"], settings["model"]["width"]
   if k is not None and k > width:
     raise cfg.ConfigError(f"config.probe.k: {k} is above the width")
-  data = settings["data"]
-  if (data["source"] == "files") != bool(data["train_files"]):
-    raise cfg.ConfigError(
-      "config.data.train_files: are read by source=files, which needs them"
+  _require_data(settings["data"], settings["model"]["vocabulary"])
+  watch, every = settings["watch"], settings["probe"]["every"]
+  patience = watch["patience"]
+  if watch["saturation"] is not None and (every is None or every > patience):
+    raise ValueError(
+      "config.watch.saturation: is measured by probes, so it wants "
+      f"config.probe.every at most {patience}, the patience; it is {every}"
     )
+
+
+def _require_data(data: dict[str, Any], vocabulary: int) -> None:
+  """Raises ValueError for data that no file can make right."""
+  files = {k: data[k] for k in ("train_files", "validation_files")}
+  if data["source"] == "files":
+    for name, paths in files.items():
+      if not paths:
+        raise ValueError(f"config.data.{name}: source=files needs some")
+    if data["order"] == "packed" and data["end_of_text"] is None:
+      raise ValueError(
+        "config.data.end_of_text: order=packed needs it, the id between "
+        "documents"
+      )
+    return
+  for name, value in {**files, "end_of_text": data["end_of_text"]}.items():
+    if value not in ((), None):
+      raise ValueError(f"config.data.{name}: source=files alone takes it")
+  try:
+    tokenizing.check(data["tokenizer"], vocabulary)
+  except fetch.DataError as error:
+    raise ValueError(f"config.model.vocabulary: {error}") from None
 
 
 def optimizer(settings: dict[str, Any]) -> Assignment:

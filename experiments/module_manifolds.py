@@ -64,11 +64,12 @@ def run(
       settings = changed(config, change)
       data = load(settings, data_dir)
       assignment = optimizer(settings)
+      source = _windows(settings, data)
+      setup = _setup(settings, data, assignment)
       say_table(assignment.table, name, workdir)
       _say_data(name, data, writer)
-      source = _windows(settings, data)
       run_condition(
-        _setup(settings, data, assignment),
+        setup,
         condition=name,
         seeds=settings["seeds"],
         data=windows.iterator(source),

@@ -20,6 +20,9 @@ def claimed(
 ) -> Iterator[None]:
   """Holds a workdir for a run of this config; writes `config.json` if new.
 
+  A run that ended before it wrote anything, say for want of data, leaves its
+  workdir to any other.
+
   Raises:
     WorkdirError: it cannot be made, holds a run of another config (the keys
       that differ are named), or another process is running in it.
@@ -44,19 +47,25 @@ def _settle(
   path: pathlib.Path, config: dict[str, Any], command: list[str]
 ) -> None:
   """Writes the config of a new workdir; refuses one that differs."""
-  if not path.exists():
+  empty = {p.name for p in path.parent.iterdir()} <= {path.name, ".lock"}
+  if not path.exists() or (empty and _differs(path, config)):
     record.write_json(
       path,
       {"config": config, "command": command, "geom": geom.__version__},
     )
     return
-  try:
-    there = record.read_json(path)["config"]
-  except (OSError, ValueError, KeyError, TypeError):
-    raise WorkdirError(f"{path} is not a config.json of a run") from None
-  changed = record.differing(there, config)
+  changed = _differs(path, config)
   if changed:
     raise WorkdirError(
       f"{path.parent} holds a run of another config; it differs in "
       f"{', '.join(changed)}; choose another --workdir"
     )
+
+
+def _differs(path: pathlib.Path, config: dict[str, Any]) -> list[str]:
+  """Where a `config.json` says something else."""
+  try:
+    there = record.read_json(path)["config"]
+  except (OSError, ValueError, KeyError, TypeError):
+    raise WorkdirError(f"{path} is not a config.json of a run") from None
+  return record.differing(there, config)

@@ -122,14 +122,22 @@ def write_report(
 def _present(
   groups: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> dict[str, list[str]]:
-  """Groups of the conditions that a run has; those in none make one more."""
+  """Groups of the conditions that a run has; those in none make one more.
+
+  A group of which one before it has all is left out.
+  """
   known = {name for group in groups.values() for name in group}
   others = [name for name in names if name not in known]
   mine = {
     group: [name for name in members if name in names]
     for group, members in {**groups, "others": others}.items()
   }
-  return {group: members for group, members in mine.items() if members}
+  found: dict[str, list[str]] = {}
+  for group, members in mine.items():
+    again = any(set(members) <= set(shown) for shown in found.values())
+    if members and not again:
+      found[group] = members
+  return found
 
 
 def _draw(

@@ -14,7 +14,7 @@ from geom.report.claims import (
   growth,
   judge,
 )
-from geom.report.manifolds import write_report
+from geom.report.manifolds import _present, write_report
 
 PROJECTIONS = ("q", "k", "v", "o", "up", "down")
 LAYERS, STEPS = 2, 100
@@ -266,3 +266,9 @@ def test_over_layers_leaves_out_what_is_not_there():
   for how, wanted in (("max", 3.0), ("min", 1.0), ("mean", 2.0)):
     found = claims.over_layers(values, how, keep=1)
     np.testing.assert_array_equal(found, [wanted, np.nan])
+
+
+def test_the_same_conditions_are_not_drawn_twice():
+  groups = {"a": ("x", "y"), "b": ("x", "absent"), "c": ("x", "z")}
+  found = _present(groups, ["x", "y", "z", "other"])
+  assert found == {"a": ["x", "y"], "c": ["x", "z"], "others": ["other"]}
