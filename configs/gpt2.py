@@ -50,7 +50,10 @@ CONDITIONS = {
   **{f"{name}_split": _on(name, fused="split") for name in PAPER},
   # Attention that bounds its own logits.
   "hetero_inv_qk_norm": {**_on("hetero_inv"), "model": {"qk_norm": True}},
-  "hetero_inv_cap": {**_on("hetero_inv"), "model": {"logit_cap": 30.0}},
+  "hetero_inv_cap": {
+    **_on("hetero_inv"),
+    "model": {"logit_cap": 30.0, "attention": "plain"},  # Fused has no cap.
+  },
 }
 # A quarter of the learning rate, and, with the same sum of rates, four times
 # the steps.
