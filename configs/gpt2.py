@@ -52,8 +52,7 @@ CONDITIONS = {
   "hetero_inv_qk_norm": {**_on("hetero_inv"), "model": {"qk_norm": True}},
   "hetero_inv_cap": {
     **_on("hetero_inv"),
-    # Fused attention has no cap.
-    "model": {"logit_cap": 30.0, "attention": "plain"},
+    "model": {"logit_cap": 30.0, "attention": "plain"},  # Fused has no cap.
   },
 }
 # A quarter of the learning rate, and, with the same sum of rates, four times

@@ -1,5 +1,6 @@
 """What a config of `module_manifolds` may say, and what it means."""
 
+import functools
 from typing import Annotated, Any, Literal
 
 import jax
@@ -184,8 +185,7 @@ def optimizer(settings: dict[str, Any]) -> Assignment:
       f"config.optim.warmup_steps: {warmup_steps} leave nothing of "
       f"{train['num_steps']} steps"
     )
-  model = gpt2(**settings["model"])
-  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
+  shapes = _shapes(**settings["model"])
   for rate in ("lr", "adamw_lr"):
     optim[rate] = schedule(settings, rate)
   if optim["faithful"]:
@@ -194,6 +194,13 @@ def optimizer(settings: dict[str, Any]) -> Assignment:
       if optim.pop(name) != usual:
         raise ValueError(f"config.optim.{name}: faithful wants {usual}")
   return assign(shapes, optim.pop("assignment"), **optim)
+
+
+@functools.cache
+def _shapes(**model: Any) -> Any:
+  """The shapes of a model's parameters; many conditions share a model."""
+  init = gpt2(**model).init
+  return jax.eval_shape(lambda: init(jax.random.key(0)))
 
 
 def schedule(settings: dict[str, Any], rate: str) -> optax.Schedule:
