@@ -6,7 +6,7 @@
 
 at the paper's size: 124M parameters, 50,000 steps of 64 x 1024 tokens, bf16.
 A variant is a list of conditions and of families, `paper` (its five arms),
-`controls`, `rates` and `lengths`. Needs nanoGPT's files of OpenWebText or
+`controls`, `rates`, `lengths` and `ramps`. Needs nanoGPT's files of OpenWebText or
 shards of FineWeb (see the README), and for one arm a day of a large GPU.
 `configs/gpt2_tiny.py` is the same for two CPU cores and minutes.
 """
@@ -65,13 +65,24 @@ LONG = {
   f"{name}_slow_long": {**SLOW[f"{name}_slow"], "train": {"num_steps": 4}}
   for name in PAPER
 }
+# Twice the learning rate at the end of three quarters of four times the steps,
+# so that a run learns before its rate is high; only the loss is watched.
+RAMP = {
+  f"{name}_ramp": {
+    "optim": {**CONDITIONS[name]["optim"], "lr": 2, "warmup_steps": 3},
+    "train": {"num_steps": 4},
+    "watch": {"saturation": None},
+  }
+  for name in PAPER
+}
 FAMILIES = {
   "paper": PAPER,
   "controls": tuple(name for name in CONDITIONS if name not in PAPER),
   "rates": tuple(SLOW),
   "lengths": tuple(LONG),
+  "ramps": tuple(RAMP),
 }
-ALL = {**CONDITIONS, **SLOW, **LONG}
+ALL = {**CONDITIONS, **SLOW, **LONG, **RAMP}
 
 
 def in_order(value):
@@ -87,8 +98,7 @@ def conditions_of(variant, *, lr, num_steps):
 
   Args:
     variant: names of conditions and families, between commas.
-    lr: of `rates`, before they quarter it.
-    num_steps: of `lengths`, before they multiply it.
+    lr, num_steps: of the base, which `rates`, `lengths` and `ramps` multiply.
   """
   names = [n for name in variant.split(",") for n in FAMILIES.get(name, [name])]
   found = {}
@@ -99,10 +109,13 @@ def conditions_of(variant, *, lr, num_steps):
         f"{', '.join([*FAMILIES, *ALL])}"
       )
     found[name] = {k: dict(v) for k, v in ALL[name].items()}
-    if name in SLOW or name in LONG:
-      found[name]["optim"]["lr"] *= lr
-    if name in LONG:
-      found[name]["train"]["num_steps"] *= num_steps
+    change = found[name]
+    if "lr" in change["optim"]:
+      change["optim"]["lr"] *= lr
+    if "train" in change:
+      change["train"]["num_steps"] *= num_steps
+    if "warmup_steps" in change["optim"]:
+      change["optim"]["warmup_steps"] *= num_steps
   return found
 
 

@@ -29,6 +29,7 @@ GROUPS = {
   ),
   "slow": tuple(f"{name}_slow" for name in ARMS),
   "long": tuple(f"{name}_slow_long" for name in ARMS),
+  "ramp": tuple(f"{name}_ramp" for name in ARMS),
 }  # fmt: skip
 
 
