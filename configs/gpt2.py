@@ -6,8 +6,8 @@
 
 at the paper's size: 124M parameters, 50,000 steps of 64 x 1024 tokens, bf16.
 A variant is a list of conditions and of families, `paper` (its five arms),
-`controls`, `rates`, `lengths` and `ramps`. Needs nanoGPT's files of OpenWebText or
-shards of FineWeb (see the README), and for one arm a day of a large GPU.
+`controls`, `rates`, `lengths` and `ramps`. Needs nanoGPT's files of OpenWebText
+or shards of FineWeb (see the README), and a large GPU: not run by us.
 `configs/gpt2_tiny.py` is the same for two CPU cores and minutes.
 """
 
