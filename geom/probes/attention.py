@@ -42,13 +42,14 @@ def attention_numbers(
   safe = jnp.where(p > 0, p, 1.0)
   entropy = -jnp.sum(p * jnp.log(safe), axis=-1)
   only = jnp.where(seen, z, 0.0)
+  largest = jnp.max(p, axis=-1)
   return {
-    "logit_max": jnp.max(jnp.abs(only)) + 0 * jnp.sum(only),
+    "logit_max": jnp.max(jnp.abs(only)),
     "logit_rms": jnp.sqrt(jnp.sum(only**2) / jnp.sum(seen)),
     "entropy_nats": mean(entropy),
     "entropy": mean(entropy / jnp.log(jnp.maximum(keys, 2))),
     "jacobian": mean(_jacobian_norm(p)),
-    "saturation": mean((jnp.max(p, axis=-1) > SATURATED).astype(jnp.float32)),
+    "saturation": mean((largest > SATURATED) + 0 * largest),  # NaN is not 0.
   }
 
 

@@ -152,16 +152,21 @@ def growth(*keys: str) -> Quantity:
   """
 
   def quantity(rows: Sequence[Row], name: str) -> Found:
-    ratios = []
-    for key in keys:
-      first = series.values_at(rows, name, "probe", key, "start")
-      last = series.values_at(rows, name, "probe", key, "last")
-      if first is not None and last is not None:
-        ratios.append(
-          over_layers(last[1], "max", keep=1)
-          / over_layers(first[1], "max", keep=1)
-        )
-    return (last[0], np.fmax.reduce(ratios)) if ratios else None
+    found = [
+      [
+        series.values_at(rows, name, "probe", key, at)
+        for at in ("start", "last")
+      ]
+      for key in keys
+    ]
+    found = [(first, last) for first, last in found if first and last]
+    if not found:
+      return None
+    ratios = [
+      over_layers(last, "max", keep=1) / over_layers(first, "max", keep=1)
+      for (_, first), (_, last) in found
+    ]
+    return found[-1][1][0], np.fmax.reduce(ratios)
 
   return quantity
 

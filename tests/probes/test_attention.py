@@ -61,11 +61,33 @@ def test_uniform_attention_has_entropy_one_and_one_key_none():
   assert chosen["saturation"] == 1
 
 
-def test_nan_in_one_logit_is_not_hidden():
-  logits = causal(np.zeros((1, 1, 3, 3)))
-  logits[0, 0, 2, 1] = np.nan
+def test_the_jacobian_of_rows_that_are_nearly_sure_of_one_key():
+  """1 - p, of p that are 1 in float32: what a vanishing gradient is made of."""
+  logits = causal(np.zeros((1, 1, 5, 5)))
+  logits[..., 0] = 25.0
+  found = attention_numbers(jnp.asarray(logits))["jacobian"]
+  assert found == pytest.approx(by_hand(logits)["jacobian"], rel=1e-4)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_in_one_logit_is_not_hidden(value):
+  logits = causal(np.zeros((1, 1, 5, 5)))
+  logits[0, 0, 2, 1] = value
   found = attention_numbers(jnp.asarray(logits))
-  assert all(np.isnan(found[k]) for k in ("logit_max", "logit_rms", "entropy"))
+  assert not any(np.isfinite(x) for x in found.values())
+
+
+def test_half_precision_is_measured_in_float32():
+  small = jnp.asarray(RNG.normal(size=(2, 3, 7, 7)), jnp.bfloat16)
+  kernel = jnp.asarray(RNG.normal(size=(12, 8)), jnp.bfloat16)
+  for number in (
+    attention_numbers, mlp_numbers,
+    lambda x: {"norms": query_key_norms(*(2 * [kernel.astype(x.dtype)]), 2)},
+  ):  # fmt: skip
+    found, wanted = number(small), number(small.astype(jnp.float32))
+    for name, value in wanted.items():
+      assert found[name].dtype == jnp.float32
+      np.testing.assert_array_equal(found[name], value)
 
 
 def test_mlp_numbers():

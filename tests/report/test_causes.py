@@ -67,6 +67,25 @@ def test_what_does_not_move_has_no_onset(signal):
   assert np.isnan(onset(STEPS, -signal, sign=1, log=False).step)
 
 
+def test_what_came_back_to_stay_has_no_onset():
+  assert np.isnan(onset(STEPS, rises(20) / rises(60), sign=1, log=True).step)
+
+
+def test_the_baseline_is_before_the_extreme():
+  """It went furthest at first; lower than its start only after that."""
+  signal = np.interp(STEPS, [0, 20, 40, 80], [0, 5, -1, 3])
+  found = onset(STEPS, signal, sign=1, log=False)
+  assert found.step == pytest.approx(55)  # Where it is last at a tenth of 5.
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -1.0])
+def test_what_has_no_logarithm_is_left_out(bad):
+  signal = rises(20)
+  signal[90:] = bad
+  found = onset(STEPS, signal, sign=1, log=True)
+  assert found.step == pytest.approx(23)
+
+
 def test_a_coarse_grid_is_interpolated_and_says_so():
   coarse = STEPS[::10]
   found = onset(coarse, rises(20)[::10], sign=1, log=True)
@@ -89,6 +108,16 @@ def test_order_and_ties():
     "gradient": Onset(60.0, 1.0),
   }
   assert order(found) == [["sigma"], ["logit", "entropy"], ["gradient"]]
+
+
+def test_ties_are_with_the_first_of_a_group_and_of_the_coarser_resolution():
+  fine, coarse = Onset(10.0, 1.0), Onset(14.0, 4.0)
+  assert order({"a": fine, "b": coarse}) == [["a", "b"]]
+  assert order({"a": coarse, "b": Onset(18.0, 1.0)}) == [["a", "b"]]
+  chain = {
+    name: Onset(at, 4.0) for name, at in zip("abc", (0, 3, 6), strict=True)
+  }
+  assert order(chain) == [["a", "b"], ["c"]]
 
 
 def test_signals_of_one_seed_up_to_a_step():
@@ -168,3 +197,66 @@ def test_a_seed_that_was_not_noticed_has_no_order():
   ]
   found = before("logit", "saturation")(rows, "arm")
   np.testing.assert_array_equal(found[1], [1, np.nan])
+
+
+def test_what_batches_go_by_noise_is_no_move():
+  rows = [
+    {"condition": "arm", "seed": 0, "kind": "train", "step": i,
+     "loss": 4 + 0.25 * (i > 50), "grad_norm": 1 + 2 * (i > 50)}
+    for i in range(101)
+  ]  # fmt: skip
+  assert not any(
+    np.isfinite(x.step) for x in onsets(rows, "arm", 0, 100).values()
+  )
+
+
+# By signal: key, rest, what it goes to, and what is then taken of it.
+MOVES = {
+  "sigma of Q, K": ("k/weights/sigma_1", [1.0, 2.0], [1.0, 200.0], 200),
+  "sigma of W_Q W_K.T": (
+    "attention/qk_sigma", [[1.0, 2.0]] * 2, [[1.0, 200.0], [1.0, 1.0]], 200,
+  ),
+  "logit": ("attention/logit_max", [2.0, 3.0], [2.0, 300.0], 300),
+  "entropy": ("attention/entropy_nats", [3.0, 2.0], [0.02, 2.0], 0.02),
+  "saturation": ("attention/saturation", [0.0, 0.0], [0.4, 0.8], 0.6),
+  "Jacobian": ("attention/jacobian", [0.3, 0.2], [0.3, 0.002], 0.002),
+  "gradient norm": ("grad_norm", 1.0, 100.0, 100),
+  "loss": ("loss", 3.0, 5.0, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", causes.SIGNALS)
+def test_what_each_signal_is_and_which_way_it_moves(name):
+  key, rest, after, taken = MOVES[name]
+  signal = causes.SIGNALS[name]
+
+  def rows(first, then):
+    fixed = {"q/weights/sigma_1": [1.0, 1.0]} if "sigma of Q" in name else {}
+    return [
+      {"condition": "arm", "seed": 0, "kind": signal.kind, "step": step,
+       key: then if step >= 50 else first, **fixed}
+      for step in range(101)
+    ]  # fmt: skip
+
+  _, found = causes.values(rows(rest, after), "arm", signal)
+  assert found[-1] == pytest.approx(taken)
+  moved = onsets(rows(rest, after), "arm", 0, 100)
+  assert list(moved) == [name]
+  assert moved[name].step == pytest.approx(49.1, abs=0.1)
+  assert np.isnan(onsets(rows(after, rest), "arm", 0, 100)[name].step)
+
+
+def test_one_batch_is_no_signal():
+  def rows(count):
+    return [
+      {"condition": "arm", "seed": 0, "kind": "train", "step": i,
+       "loss": 9.0 if i in (3, 4) else 4.0, "grad_norm": 1.0}
+      for i in range(count)
+    ]  # fmt: skip
+
+  steps, found = causes.values(rows(8), "arm", causes.SIGNALS["loss"])
+  np.testing.assert_array_equal(steps, [2, 3, 4, 5])
+  np.testing.assert_array_equal(found, [4.0] * 4)
+  # Of fewer than five there is no such median.
+  steps, found = causes.values(rows(4), "arm", causes.SIGNALS["loss"])
+  np.testing.assert_array_equal(found, [4.0, 4.0, 4.0, 9.0])

@@ -207,6 +207,42 @@ def test_claims_figures_and_summary(report):
   assert summary["unstable"]["good"] == {}
 
 
+def test_a_report_of_little(tmp_path):
+  """No probes, no claim that can be judged, a seed that failed."""
+  frame = {"kind": "eval", "seed": 0, "loss": 3.0}
+  rows = [
+    {**frame, "condition": "lone", "step": 0},
+    {**frame, "condition": "bad", "step": 0},
+    {**frame, "condition": "bad", "kind": "event", "step": 7,
+     "event": "not finite"},
+  ]  # fmt: skip
+  of = {"attention": GROUP, "mlp": HELD, "rest": REST}
+  failed = write_report(
+    tmp_path,
+    rows,
+    title="Little",
+    config={"model": {}, "optim": {}, "data": {}, "train": {}, "seeds": [0],
+            "conditions": {"lone": {}, "bad": {}}},
+    assignments={"lone": of, "bad": of},
+    summed_lr={"lone": 1.0, "bad": 2.0},
+    chances={f"{p}/{s}": 0.1 for p in PROJECTIONS for s in ("input", "output")},
+    groups={"arms": ("bad", "absent"), "empty": ("absent",)},
+    claims=[Claim("apart", "", "", "lone", extreme("x", "max"), low=1)],
+    notes="",
+    paper={},
+  )  # fmt: skip
+  assert failed == {"bad": {0: 7}}
+  text = (tmp_path / "report.md").read_text()
+  assert "**bad: loss or gradient not finite, seed 0 at step 7.**" in text
+  assert "**lone: " not in text and "## Claims" not in text
+  drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+  assert drawn == ["arms_loss.png", "others_loss.png"]
+  summary = record.read_json(tmp_path / "summary.json")
+  assert summary["claims"] == {} and summary["summed_lr"]["bad"] == 2
+  assert summary["assignments"]["lone"] == of
+  assert list(summary["conditions"]) == ["lone", "bad"]
+
+
 def test_extremes_over_layers_and_steps():
   key = "attention/logit_max"
   step, last = extreme(key, "max")(ROWS, "bad")
@@ -221,9 +257,12 @@ def test_extremes_over_layers_and_steps():
 
 def test_a_difference_is_of_the_same_seed():
   rows = [r for r in ROWS if r["condition"] == "bad" or r.get("seed") == 1]
-  _, values = difference("eval", "loss", "good")(rows, "bad")
+  step, values = difference("eval", "loss", "good")(rows, "bad")
+  assert step == STEPS
   np.testing.assert_allclose(values, [np.nan, 2.0])
   assert difference("eval", "loss", "absent")(rows, "bad") is None
+  assert difference("eval", "loss", "good")(rows, "absent") is None
+
   rows = [r for r in ROWS if r["condition"] == "bad" or r["step"] < STEPS]
   assert difference("eval", "loss", "good")(rows, "bad") is None  # Not done.
 
@@ -249,7 +288,9 @@ def test_growth_is_of_the_largest_layer_and_of_what_grew_most():
   up, q = "up/weights/sigma_1", "q/weights/sigma_1"
   np.testing.assert_allclose(growth(up)(ROWS, "good")[1], 20)
   np.testing.assert_allclose(growth(q)(ROWS, "good")[1], 1)
-  np.testing.assert_allclose(growth(q, up)(ROWS, "good")[1], 20)
+  step, both = growth(q, up, "absent")(ROWS, "good")
+  assert step == STEPS
+  np.testing.assert_allclose(both, 20)
   rows = [{**r, q: [2.0, r[q][1]]} if q in r else r for r in ROWS]
   np.testing.assert_allclose(growth(q)(rows, "bad")[1], 10)  # 20 over 2.
   assert growth("absent")(ROWS, "good") is None

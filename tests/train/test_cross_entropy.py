@@ -52,3 +52,18 @@ def test_bfloat16_features_give_a_float32_table_a_float32_gradient():
   assert (d_x.dtype, d_table.dtype) == (jnp.bfloat16, jnp.float32)
   wanted = jax.grad(plain, argnums=1)(X, TABLE)
   np.testing.assert_allclose(d_table, wanted, atol=5e-3)
+
+
+def test_a_gradient_of_bfloat16_features_is_summed_in_float32():
+  x = X.astype(jnp.bfloat16)
+  found = jax.grad(lambda t: cross_entropy(x, t, TARGETS))(TABLE)
+  assert np.any(found.astype(jnp.bfloat16).astype(jnp.float32) != found)
+
+
+def test_no_more_than_a_chunk_of_logits_exists():
+  def program(chunk):
+    loss = lambda x, t: cross_entropy(x, t, TARGETS, chunk=chunk)  # noqa: E731
+    return str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(X, TABLE))
+
+  assert "f32[10,6]" in program(None) and "f32[10,6]" in program(99)
+  assert "f32[10,6]" not in program(3) and "f32[3,6]" in program(3)
