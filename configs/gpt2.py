@@ -50,10 +50,7 @@ CONDITIONS = {
   **{f"{name}_split": _on(name, fused="split") for name in PAPER},
   # Attention that bounds its own logits.
   "hetero_inv_qk_norm": {**_on("hetero_inv"), "model": {"qk_norm": True}},
-  "hetero_inv_cap": {
-    **_on("hetero_inv"),
-    "model": {"logit_cap": 30.0, "attention": "plain"},  # Fused has no cap.
-  },
+  "hetero_inv_cap": {**_on("hetero_inv"), "model": {"logit_cap": 30.0}},
 }
 # A quarter of the learning rate, and, with the same sum of rates, four times
 # the steps.
@@ -188,4 +185,7 @@ def get_config(variant: str = "hetero") -> ConfigDict:
     "checkpoint": {"every": 1000, "keep": 2, "keep_every": 10_000},
     "conditions": conditions_of(variant, lr=0.02, num_steps=50_000),
   }
+  for change in config["conditions"].values():
+    if "logit_cap" in change.get("model", {}):
+      change["model"]["attention"] = "plain"  # Fused attention has no cap.
   return in_order(config)

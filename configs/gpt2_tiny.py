@@ -57,7 +57,6 @@ def get_config(variant: str = "hetero") -> ConfigDict:
   }
   config["watch"] |= {"smoothing": 10, "patience": 25}
   config["checkpoint"] = {"every": 100, "keep": 1, "keep_every": None}
-  config["conditions"] = gpt2.conditions_of(
-    TABLE if variant == "table" else variant, lr=0.2, num_steps=500
-  )
+  names = ",".join(TABLE if v == "table" else v for v in variant.split(","))
+  config["conditions"] = gpt2.conditions_of(names, lr=0.2, num_steps=500)
   return gpt2.in_order(config)
