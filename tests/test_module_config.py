@@ -13,7 +13,7 @@ from geom.probes.continuity import chance_cosine
 from geom.report import manifolds_tables
 
 FILES = {"gpt2": gpt2, "gpt2_tiny": gpt2_tiny}
-EVERY = "paper,controls,rates,lengths"
+EVERY = ",".join(gpt2.FAMILIES)
 # Attention, MLP. The unconstrained arm is the only one of the paper's whose
 # matrices decay.
 DGRAM, STIEFEL = "dgram, decay 0", "stiefel, decay 0"
@@ -122,14 +122,19 @@ def test_nothing_but_what_a_name_says_changes(file, settings):
     if name == "hetero_inv_cap":
       model |= {"logit_cap": 30.0, "attention": "plain"}
     optim = {**base["optim"], "assignment": of["optim"]["assignment"]}
-    if "_slow" in name:
-      optim["assignment"] = name.partition("_slow")[0]
+    if "_slow" in name or "_ramp" in name:
+      optim["assignment"] = name.removesuffix("_ramp").partition("_slow")[0]
     optim["faithful"] = name.endswith("_faithful")
     optim["fused"] = "split" if name.endswith("_split") else "whole"
     optim["lr"] /= 4 if "_slow" in name else 1
-    train = dict(base["train"])
-    train["num_steps"] *= 4 if name.endswith("_long") else 1
-    assert of == {**base, "model": model, "optim": optim, "train": train}
+    train, watch = dict(base["train"]), dict(base["watch"])
+    if name.endswith("_ramp"):
+      optim["lr"] *= 2
+      optim["warmup_steps"] = 3 * train["num_steps"]
+      watch["saturation"] = None
+    train["num_steps"] *= 4 if name.endswith(("_long", "_ramp")) else 1
+    sections = {"model": model, "optim": optim, "train": train, "watch": watch}
+    assert of == {**base, **sections}
 
 
 @pytest.mark.parametrize(("rate", "peak"), [("lr", 0.2), ("adamw_lr", 3e-3)])

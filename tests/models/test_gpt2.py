@@ -48,7 +48,7 @@ def layer_norm(x, scale):
   return (x - mean) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale
 
 
-def forward(p, tokens, *, heads, cap=None):
+def forward(p, tokens, *, heads, cap=None, seen=None):
   """GPT-2 as its paper and nanoGPT's code have it, one token at a time."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), p)
   table = p["embed"]["tokens"]
@@ -79,6 +79,8 @@ def forward(p, tokens, *, heads, cap=None):
         for t in range(len(sequence)):
           z = kh[: t + 1] @ qh[t] / np.sqrt(size)
           z = z if cap is None else cap * np.tanh(z / cap)
+          if seen is not None:
+            seen.append(z)
           w = np.exp(z - z.max())
           mixed[t, part] = w / w.sum() @ v[: t + 1, part]
       h = h + mixed @ a["o"]["kernel"]
@@ -158,16 +160,24 @@ def test_gradients_are_those_of_the_independent_forward():
 
 def test_products_in_bfloat16_over_float32_parameters():
   model, params = made(dtype="bfloat16")
-  logits, _ = model.apply(params, tokens)
+  logits, taps = model.apply(params, tokens, tap=lambda s: {"z": s["logits"]})
   exact, _ = made()[0].apply(params, tokens)
-  assert logits.dtype == jnp.float32
+  assert logits.dtype == taps["z"].dtype == jnp.float32
   assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
   error = np.linalg.norm(logits - exact) / np.linalg.norm(exact)
   assert 1e-4 < error < 3e-2
+  program = jax.make_jaxpr(lambda p: model.apply(p, tokens)[0])(params)
+  products = [e for e in program.eqns if e.primitive.name == "dot_general"]
+  assert len(products) == 2 * 6 + 1  # qkv, Q K, P V, o, up, down; the head.
+  assert {x.aval.dtype for e in products for x in e.invars} == {
+    jnp.dtype("bfloat16")
+  }
 
 
 def test_initial_standard_deviations():
-  model = gpt2(vocabulary=500, context=64, width=64, depth=8, heads=4)
+  model = gpt2(
+    vocabulary=500, context=64, width=64, depth=8, heads=4, embed_std=0.03
+  )
   with jax.disable_jit(False):
     p = jax.device_get(jax.jit(model.init)(jax.random.key(0)))
   block = p["blocks"]
@@ -176,22 +186,29 @@ def test_initial_standard_deviations():
     (block["mlp"]["up"]["kernel"], 0.02),
     (block["attention"]["o"]["kernel"], 0.02 / 4),
     (block["mlp"]["down"]["kernel"], 0.02 / 4),
-    (p["embed"]["tokens"], 0.02),
+    (p["embed"]["tokens"], 0.03),
   ):
     assert np.std(kernel) == pytest.approx(std, rel=0.02)
     assert not np.array_equal(kernel[0], kernel[1])
 
 
 def test_a_tap_sees_every_layer():
-  model, params = made()
+  model, params = made("capped")
   seen = lambda s: {  # noqa: E731
-    "shape": jnp.asarray(s["logits"].shape),
+    "logits": s["logits"],
     "hidden": jnp.asarray(s["preactivation"].shape),
+    "least": jnp.min(s["preactivation"]),
     "stream": s["stream"][0, 0, 0],
   }
   logits, taps = model.apply(params, tokens, tap=seen)
-  np.testing.assert_array_equal(taps["shape"], [[2, 3, 7, 7]] * 2)
+  wanted = []
+  forward(params, tokens, heads=3, cap=0.5, seen=wanted)
+  found = np.moveaxis(taps["logits"], 1, 0).reshape(-1, 7)
+  for row, z in zip(found, wanted, strict=True):
+    np.testing.assert_allclose(row[: len(z)], z, rtol=1e-4, atol=1e-5)
+    assert np.all(row[len(z) :] == -np.inf)
   np.testing.assert_array_equal(taps["hidden"], [[2, 7, 48]] * 2)
+  assert np.all(taps["least"] < -1)  # Before GELU, which is above -.2.
   first = params["embed"]["tokens"][tokens[0, 0], 0]
   first += params["embed"]["positions"][0, 0]
   assert taps["stream"][0] == pytest.approx(float(first), rel=1e-6)

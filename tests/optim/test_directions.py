@@ -100,3 +100,19 @@ def test_no_momentum_is_no_direction(trained):
   found = of(params, empty)
   assert np.all(np.isnan(found["q"]["alignment"]))
   assert np.all(found["q"]["violation"] < 1e-4)
+
+
+def test_alignment_is_with_the_gradient(trained):
+  """Not with the direction itself."""
+  of, params, _, state = trained
+  buffers = momentum(state)
+  path = "blocks/mlp/up/kernel"
+  found = of(params, buffers)["up"]
+  manifold = manifolds.dgram()
+  # Wide kernels are constrained by rows, as their transposes by columns.
+  w = jnp.swapaxes(params["blocks"]["mlp"]["up"]["kernel"], -1, -2)
+  g = jnp.swapaxes(buffers[path], -1, -2)
+  a = solve(SOLVERS["projected"](), manifold, w, g)
+  exact, own = quality(manifold, w, g, a), quality(manifold, w, a, a)
+  np.testing.assert_allclose(found["alignment"], exact.alignment, rtol=0.02)
+  assert np.all(np.abs(exact.alignment - own.alignment) > 0.03)
