@@ -93,7 +93,7 @@ def reference_of_stack(
     "warm": {
       name: suite.cold({s: weights for s in how["stacks"]}, how["k"])
       for name, how in sections.items()
-      if how["method"] == "warm"
+      if how["method"] == "warm" and how["stacks"]
     },
   }
 
@@ -168,12 +168,14 @@ def of_stacks(
   """The numbers of one projection, and its reference from now on.
 
   Args:
-    stacks: by names of `STACKS`.
+    stacks: by names of `STACKS`; without any there are no numbers.
     reference: of `reference_of`, or what the probe before returned.
     names, method, k, name: see `make_probe`.
   """
   reference = dict(reference)
   numbers: dict[str, Any] = {}
+  if not stacks:
+    return numbers, reference
   start = (reference["weights"], reference["sigma_1"])
   before = reference["before"].get(name)
   if method == "warm":

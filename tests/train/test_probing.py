@@ -213,3 +213,17 @@ def test_measuring_again_keeps_the_start_of_the_run():
   for key in ("weights", "sigma_1"):
     np.testing.assert_array_equal(found[key], saved[key])
   assert found["before"] is new["before"] and found.keys() == new.keys()
+
+
+@pytest.mark.parametrize("method", ["gram", "warm"])
+def test_nothing_is_measured_of_no_stacks(method):
+  how = {"names": (), "stacks": (), "method": method, "k": 2}
+  probing.require(**how)
+  weights = jnp.asarray(RNG.normal(size=(3, 4, 4)), jnp.float32)
+  reference = probing.reference_of_stack(weights, {"probe": how})
+  names, k = how["names"], how["k"]
+  numbers, after = probing.of_stacks(
+    {}, reference, names=names, method=method, k=k, name="probe"
+  )
+  assert numbers == {}
+  assert after == reference
