@@ -173,7 +173,7 @@ def get_config(variant: str = "hetero") -> ConfigDict:
       "windows": 4,
       "first": 0,
       "per_decade": 4,
-      "every": 200,
+      "every": 100,
     },
     "watch": {
       "margin": 0.5,

@@ -35,9 +35,17 @@ PAPER = {
 SETTING = {
   "model": {
     "vocabulary": 1024, "context": 64, "width": 64, "depth": 3, "heads": 4,
+    "init_std": 0.02 * 12**0.5, "embed_std": 0.02, "qk_norm": False,
+    "logit_cap": None, "dtype": "float32",
   },
-  "optim": {"lr": 0.2, "adamw_lr": 3e-3, "warmup_steps": 25, "fused": "whole"},
-  "data": {"source": "prose", "tokenizer": "bpe", "batch_size": 16},
+  "optim": {
+    "lr": 0.2, "adamw_lr": 3e-3, "warmup_steps": 25, "fused": "whole",
+    "momentum": 0.95, "adamw_betas": (0.9, 0.95), "adamw_weight_decay": 0.1,
+    "clip": 1.0, "solver": "auto", "faithful": False,
+  },
+  "data": {
+    "source": "prose", "tokenizer": "bpe", "batch_size": 16, "order": "random",
+  },
   "train": {"num_steps": 500},
   "watch": {
     "margin": 0.5, "smoothing": 10, "patience": 25, "saturation": 0.5,
