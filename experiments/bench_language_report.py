@@ -35,7 +35,7 @@ def report(workdir: pathlib.Path) -> None:
       for name, x in found.items()
     ),
     "",
-    "MB: the most that the process had, all sides of ours together.\n",
+    "MB: the most that the process had, of ours with AdamW alone in it.\n",
     "| size | a run's step / bare | wanted | | hetero | hetero / AdamW | "
     "bound by flops |",
     "| --- | --- | --- | --- | --- | --- | --- |",
