@@ -18,6 +18,7 @@ from experiments import (
 )
 from geom import config as cfg
 from geom import record
+from geom.conditions import changed
 from geom.probes import suite
 from geom.train import probing
 
@@ -480,7 +481,7 @@ def test_the_paper_is_everything():
   assert set(config["full_probe"]["names"]) == set(suite.PROBES)
   assert set(config["full_probe"]["stacks"]) == set(probing.STACKS)
   steps = {
-    name: conditions.changed(config, change)["train"]["num_steps"]
+    name: changed(config, change)["train"]["num_steps"]
     for name, change in config["conditions"].items()
   }
   assert steps["none"] == steps["relu"] == steps["radial_10"] == 6000
@@ -501,7 +502,7 @@ def test_the_paper_is_everything():
 )
 def test_the_optimizers_are_what_their_names_say(condition, optimizer):
   config = checked(variant=condition)
-  settings = conditions.changed(config, config["conditions"][condition])
+  settings = changed(config, config["conditions"][condition])
   assert settings["optim"] == settings["optim"] | optimizer
   assert settings["model"]["activation"] == "relu"
 
@@ -614,7 +615,7 @@ def test_short_is_the_default_variant():
 
 def test_a_condition_changes_its_entries_and_no_others():
   base = checked(variant="nores_none")
-  settings = conditions.changed(base, base["conditions"]["nores_none"])
+  settings = changed(base, base["conditions"]["nores_none"])
   wanted = {"residual": False, "activation": "identity", "gain": 1.0}
   assert settings["model"] == {**base["model"], **wanted}
   assert "conditions" not in settings
@@ -970,7 +971,7 @@ def claims_unlike(variant, **changes):
     cfg.override(config, path.replace("__", "."), value)
   checked = continuity_mlp.check(config)
   return {
-    name: continuity_claims.unlike(name, conditions.changed(checked, change))
+    name: continuity_claims.unlike(name, changed(checked, change))
     for name, change in checked["conditions"].items()
   }
 
