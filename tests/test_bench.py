@@ -32,6 +32,7 @@ def workdir(run_python, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 def test_every_measurement_is_there_and_judged(workdir):
   summary = record.read_json(workdir / "summary.json")
   found = summary["measured"]
@@ -45,6 +46,7 @@ def test_every_measurement_is_there_and_judged(workdir):
   assert "**not met**" in table and "**met**" in table
 
 
+@pytest.mark.slow
 def test_what_a_ratio_is(workdir):
   rows = record.read(workdir / "metrics.jsonl")
   found = record.read_json(workdir / "summary.json")["measured"]
@@ -61,6 +63,7 @@ def test_what_a_ratio_is(workdir):
     assert x["median"] == pytest.approx(sum(ratios) / 2)
 
 
+@pytest.mark.slow
 def test_it_says_on_what(workdir):
   machine = record.read_json(workdir / "summary.json")["machine"]
   begin, end = machine["start"], machine["end"]
@@ -71,6 +74,7 @@ def test_it_says_on_what(workdir):
   assert begin["cpu"] and begin["jax"] and begin["numpy"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(run_python, workdir):
   before = (workdir / "metrics.jsonl").read_bytes()
   done = run_python(*BENCH, f"--workdir={workdir}")

@@ -7,6 +7,7 @@ import pytest
 from geom import record
 from geom.report import series
 
+pytestmark = pytest.mark.slow
 SEED = 11  # The main job has 0, 1, 2.
 
 

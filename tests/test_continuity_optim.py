@@ -47,6 +47,7 @@ for mlp in ("stiefel", "stiefel", "oblique"):
 """
 
 
+@pytest.mark.slow
 def test_a_run_under_another_assignment_is_not_resumed(run_python, tmp_path):
   done = run_python("-c", SCRIPT, tmp_path)
   assert done.returncode == 0, done.stderr

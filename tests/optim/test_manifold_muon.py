@@ -619,6 +619,7 @@ def by_rank(tree):
   return jax.tree.map(lambda x: "muon" if x.ndim > 1 else "adam", tree)
 
 
+@pytest.mark.slow
 def test_it_trains_an_equinox_module():
   manifold = MANIFOLDS["stiefel"]
   layer = equinox.nn.Linear(12, 5, key=jax.random.key(0))

@@ -13,7 +13,7 @@ def test_a_table_has_a_rule_of_its_width():
 
 def test_means_over_seeds():
   assert md.mean(np.array([1.0, 3.0]), 1) == "2.0 ± 1.4"
-  assert md.mean(np.array([1.0, np.nan]), 1) == "1.0 ± –"
+  assert md.mean(np.array([1.0, np.nan]), 1) == "1.0"
   assert md.mean(np.array([np.nan, np.nan])) == "–"
 
 
