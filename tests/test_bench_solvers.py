@@ -126,6 +126,7 @@ def test_the_optimum_is_certified(shape, manifold, spectrum):
     assert value >= best.lower * (1 - 1e-6)
 
 
+@pytest.mark.slow
 def test_a_pair_is_what_it_says():
   for manifold, shape in (("stiefel", (20, 8)), ("dgram", (8, 20))):
     pair = bench_pairs.Pair(shape, manifold, 30.0, "rank", 1)

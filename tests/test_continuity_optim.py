@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from experiments import continuity_mlp, continuity_optim
 from geom import config as cfg

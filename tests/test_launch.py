@@ -646,6 +646,7 @@ def test_probes_of_saved_checkpoints_are_those_of_the_run(launch, tmp_path):
   assert (again / "report.md").exists()
 
 
+@pytest.mark.slow
 def test_failed_seeds_are_named_again_when_measured_afterwards(
   launch, tmp_path
 ):

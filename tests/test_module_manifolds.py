@@ -148,6 +148,7 @@ def test_a_mistake_is_one_line(launch, tmp_path, more, code, says):
   assert re.search(says, said[0])
 
 
+@pytest.mark.slow
 def test_another_assignment_does_not_continue_a_run(whole, launch, tmp_path):
   workdir = tmp_path / "other"
   shutil.copytree(whole / "checkpoints", workdir / "checkpoints")

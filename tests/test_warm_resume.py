@@ -2,6 +2,8 @@
 
 import shutil
 
+import pytest
+
 from geom import record
 
 WARM = (
@@ -26,6 +28,7 @@ def probes(workdir):
   return [row for row in rows if row["kind"] == "probe"]
 
 
+@pytest.mark.slow
 def test_to_the_same_bits(run_python, tmp_path):
   whole, part = tmp_path / "whole", tmp_path / "part"
   done = run_python(*WARM, f"--workdir={whole}")
