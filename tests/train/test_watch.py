@@ -290,6 +290,7 @@ def test_cuts_change_nothing(tmp_path, whole):
 @pytest.mark.parametrize(("ends", "step"), [(False, 10), (True, 13)])
 def test_resumed_is_unbroken(tmp_path, whole, capfd, ends, step):
   directory, expected = whole(ends)
+  capfd.readouterr()  # What that run said, if it was here that it ran.
   with pytest.raises(Stopped):
     run(tmp_path, ends=ends, stop=StopsAt(tmp_path, step))
   if step == 10:
