@@ -166,8 +166,7 @@ def _setup(
   section, evaluation = settings["probe"], settings["eval"]
   held_out = tokens.validation_windows(data, evaluation["windows"], length)
   # Fixed, the same for every seed and step.
-  starts = np.linspace(0, len(data.train) - length, section["windows"])
-  examples = data.train.gather(starts.astype(np.int64), length)
+  examples = tokens.spaced_windows(data.train, section["windows"], length)
   take = make_probe(
     model, loss, examples, assignment, settings["model"]["heads"],
     how_taken(settings),

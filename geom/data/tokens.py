@@ -138,8 +138,20 @@ def validation_windows(
       f"{count} windows of {length} tokens are asked of a validation split"
       f" of {len(tokens.validation)}, which has {last + 1}"
     )
+  return spaced_windows(tokens.validation, count, length)
+
+
+def spaced_windows(
+  stream: token_files.Stream, count: int, length: int
+) -> Int32[np.ndarray, "count length"]:
+  """`count` windows from where the stream begins to where it ends.
+
+  Evenly spaced; they overlap, or are the same, where it is short. It has
+  `length` tokens at least.
+  """
+  last = len(stream) - length
   starts = np.arange(count, dtype=np.int64) * last // max(count - 1, 1)
-  return tokens.validation.gather(starts, length)
+  return stream.gather(starts, length)
 
 
 def unigram_loss(tokens: Tokens, most: int = 2**24) -> float:
