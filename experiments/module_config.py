@@ -12,7 +12,8 @@ from geom import conditions
 from geom import config as cfg
 from geom.data import fetch, tokenizing, tokens, windows
 from geom.models import attention
-from geom.models.gpt2 import DTYPES, QKV, gpt2
+from geom.models.base import DTYPES
+from geom.models.gpt2 import QKV, gpt2
 from geom.optim.assignment import Assignment, assign, warmup_cosine
 from geom.optim.solvers import SOLVERS
 from geom.probes import suite

@@ -3,6 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+# Of products, by the name a config gives it.
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
 Params = Any  # A nested dict of arrays, nothing else.
 Taps = dict[str, Any]  # What a forward pass shows of itself, by name.
 
@@ -45,3 +51,23 @@ class LanguageModel(NamedTuple):
   features: Callable[..., tuple[Any, Taps]]
   unembedding: Callable[[Params], Any]
   apply: Callable[..., tuple[Any, Taps]]
+
+
+def language_model(
+  init: Callable[[Any], Params],
+  features: Callable[..., tuple[Any, Taps]],
+  unembedding: Callable[[Params], Any],
+) -> LanguageModel:
+  """The model whose logits are the product of features and unembedding."""
+
+  def apply(
+    params: Params, tokens: Int[Array, "b t"], tap: Tap | None = None
+  ) -> tuple[Float[Array, "b t v"], Taps]:
+    h, taps = features(params, tokens, tap)
+    table = unembedding(params).astype(h.dtype)
+    logits = jnp.einsum(
+      "btd,vd->btv", h, table, preferred_element_type=jnp.float32
+    )
+    return logits, taps
+
+  return LanguageModel(init, features, unembedding, apply)

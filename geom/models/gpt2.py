@@ -9,11 +9,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from geom.models.attention import attention_logits, causal_attention
-from geom.models.base import LanguageModel, Params, Tap, Taps
+from geom.models.attention import (
+  attention_logits,
+  causal_attention,
+  require,
+)
+from geom.models.base import (
+  DTYPES,
+  LanguageModel,
+  Params,
+  Tap,
+  Taps,
+  language_model,
+)
 
 QKV = ("fused", "split")
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 def gpt2(
@@ -70,11 +80,7 @@ def gpt2(
     raise ValueError(f"qkv {qkv!r} is none of {', '.join(QKV)}")
   if dtype not in DTYPES:
     raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
-  # It says what it will not take.
-  one = jnp.zeros((1, 1, 1, 1))
-  jax.eval_shape(
-    partial(causal_attention, cap=logit_cap, method=attention), one, one, one
-  )
+  require(heads, heads, cap=logit_cap, method=attention, mixing="softmax")
   body = partial(
     _GPT2,
     vocabulary=vocabulary,
@@ -109,17 +115,7 @@ def gpt2(
   def unembedding(params: Params) -> Float[Array, "v d"]:
     return params["embed"]["tokens"]
 
-  def apply(
-    params: Params, tokens: Int[Array, "b t"], tap: Tap | None = None
-  ) -> tuple[Float[Array, "b t v"], Taps]:
-    h, taps = features(params, tokens, tap)
-    table = unembedding(params).astype(h.dtype)
-    logits = jnp.einsum(
-      "btd,vd->btv", h, table, preferred_element_type=jnp.float32
-    )
-    return logits, taps
-
-  return LanguageModel(init, features, unembedding, apply)
+  return language_model(init, features, unembedding)
 
 
 def _normal(std: float) -> nn.initializers.Initializer:
