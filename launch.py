@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import bench, continuity_mlp, module_manifolds
+from experiments import bench, continuity_lm, continuity_mlp, module_manifolds
 from geom import config as cfg
 from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
@@ -29,6 +29,7 @@ from geom.train.stop import Stopped, raise_stopped
 
 EXPERIMENTS = {
   "bench": bench,
+  "continuity_lm": continuity_lm,
   "continuity_mlp": continuity_mlp,
   "module_manifolds": module_manifolds,
 }

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from experiments.module_config import check, how_taken, optimizer
 from experiments.module_report import report
 from geom import record, roles
 from geom.conditions import changed
-from geom.data import tokens, windows
+from geom.data import tokens
 from geom.models.base import LanguageModel, Params, Seen, Taps
 from geom.models.gpt2 import gpt2
 from geom.optim.assignment import Assignment
@@ -28,12 +28,10 @@ from geom.probes.attention import (
   mlp_numbers,
   query_key_norms,
 )
-from geom.train import projections
-from geom.train.assignments import say_table
-from geom.train.checkpoint import Checkpoints
+from geom.train import language, projections
 from geom.train.grid import log_and_every
 from geom.train.objectives import next_token_loss
-from geom.train.run import Measure, Setup, run_condition
+from geom.train.run import Measure, Setup
 from geom.train.state import State
 from geom.train.step import Loss
 from geom.train.stop import StopSignal
@@ -62,96 +60,21 @@ def run(
   with StopSignal() as stop:
     for name, change in config["conditions"].items():
       settings = changed(config, change)
-      data = load(settings, data_dir)
+      data = language.load(settings, data_dir)
       assignment = optimizer(settings)
-      source = _windows(settings, data)
-      setup = _setup(settings, data, assignment)
-      say_table(assignment.table, name, workdir)
-      _say_data(name, data, writer)
-      run_condition(
-        setup,
-        condition=name,
-        seeds=settings["seeds"],
-        data=windows.iterator(source),
-        num_steps=settings["train"]["num_steps"],
-        steps_per_dispatch=settings["train"]["steps_per_dispatch"],
-        log_every=settings["train"]["log_every"],
-        checkpoints=Checkpoints(
-          workdir / "checkpoints" / name, **settings["checkpoint"]
-        ),
-        meta=_meta(settings, data, source, assignment),
+      language.train_condition(
+        name,
+        settings,
+        _setup(settings, data, assignment),
+        data=data,
+        assignment=assignment,
+        workdir=workdir,
         writer=writer,
         stop=stop,
-        profile=workdir / "profile" / name if profile else None,
+        profile=profile,
       )
       stop.raise_if_received(f"after {name}, saved")
   return report(workdir)
-
-
-def load(settings: dict[str, Any], data_dir: pathlib.Path) -> tokens.Tokens:
-  """The tokens of a condition, prepared if need be.
-
-  Raises:
-    DataError: they cannot be had, or are too few for a window.
-  """
-  data = settings["data"]
-  found = tokens.load(
-    data_dir,
-    source=data["source"],
-    tokenizer=data["tokenizer"],
-    vocabulary=settings["model"]["vocabulary"],
-    train_files=data["train_files"],
-    validation_files=data["validation_files"],
-    end_of_text=data["end_of_text"],
-  )
-  tokens.require(found, settings["model"]["context"] + 1)
-  return found
-
-
-def _say_data(name: str, data: tokens.Tokens, writer: record.Writer) -> None:
-  """Writes an event with what the data is, once a condition."""
-  rows = record.read(writer.path)
-  if any(r.get("event") == "data" and r["condition"] == name for r in rows):
-    return
-  event = {"step": 0, "kind": "event", "condition": name, "event": "data"}
-  sizes = {
-    "train_tokens": len(data.train),
-    "validation_tokens": len(data.validation),
-    "unigram_loss": tokens.unigram_loss(data),
-  }
-  writer.write([{**event, **sizes}])
-
-
-def _windows(settings: dict[str, Any], data: tokens.Tokens) -> windows.Windows:
-  return windows.Windows(
-    data.train,
-    batch_size=settings["data"]["batch_size"],
-    length=settings["model"]["context"] + 1,
-    seeds=settings["seeds"],
-    num_steps=settings["train"]["num_steps"],
-    order=settings["data"]["order"],
-  )
-
-
-def _meta(
-  settings: dict[str, Any],
-  data: tokens.Tokens,
-  source: windows.Windows,
-  assignment: Assignment,
-) -> dict[str, Any]:
-  """What a checkpoint is of, besides what its arrays say."""
-  named = {k: v for k, v in settings["optim"].items() if k != "assignment"}
-  return record.plain(
-    {
-      "data": data.fingerprint,
-      "order": source.fingerprint(),
-      "model": settings["model"],
-      "optim": named,
-      "num_steps": settings["train"]["num_steps"],
-      "watch": settings["watch"],
-      "assignment": assignment.fingerprint,
-    }
-  )
 
 
 def _setup(
@@ -198,7 +121,7 @@ def _setup(
         log_and_every(
           per_decade=0, every=evaluation["every"], num_steps=num_steps
         ),
-        partial(evaluate, loss, held_out, evaluation["batch_size"]),
+        partial(language.evaluate, loss, held_out, evaluation["batch_size"]),
       ),
     ],
     project=assignment.project,
@@ -266,23 +189,3 @@ def tapped(seen: Seen) -> Taps:
     **{f"{part}/{k}": x for part, of in named.items() for k, x in of.items()},
     "stream/rms": jnp.sqrt(jnp.mean(stream**2)),
   }
-
-
-def evaluate(
-  loss: Loss,
-  held_out: Int[np.ndarray, "n t"],
-  batch_size: int,
-  state: State,
-) -> tuple[dict[str, Array], Any]:
-  """Loss on fixed windows, in nats a token, some windows at a time."""
-  size = min(batch_size, len(held_out))
-  whole = len(held_out) // size * size
-  parts = jnp.asarray(held_out[:whole]).reshape(-1, size, held_out.shape[1])
-  each = jax.lax.map(
-    lambda part: loss(state.params, {"tokens": part})[0], parts
-  )
-  total = jnp.sum(each) * size
-  if whole < len(held_out):
-    rest = jnp.asarray(held_out[whole:])
-    total += loss(state.params, {"tokens": rest})[0] * len(rest)
-  return {"loss": total / len(held_out)}, state.reference

@@ -6,9 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from experiments import module_claims as claims
-from experiments.module_config import optimizer, schedule
+from experiments.module_config import optimizer
 from geom import record
 from geom.conditions import changed
+from geom.config_sections import schedule
 from geom.optim.assignment_table import Row
 from geom.probes.continuity import chance_cosine
 from geom.report.manifolds import write_report

@@ -113,6 +113,12 @@ TABLE: dict[str, Role] = {
 }
 
 
+# Which norm's gain the input of a projection has been multiplied with.
+GAINS = {
+  "hidden": "hidden/norm/scale",
+  **dict.fromkeys(("q", "k", "v"), "blocks/attention_norm/scale"),
+  **dict.fromkeys(("gate", "up"), "blocks/mlp_norm/scale"),
+}
 # The maps that lie side by side in a fused projection, in order.
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
@@ -179,4 +185,21 @@ def projections(params: Any) -> dict[str, Any]:
       part: stack[..., i * size : (i + 1) * size]
       for i, part in enumerate(names)
     }
+  return found
+
+
+def folded(params: Any) -> dict[str, Any]:
+  """`projections`, each with the gain of the norm before it: `diag(gain) K`.
+
+  That is the kernel which acts on the normalised stream. Projections without
+  a norm before them are as they are.
+
+  Raises:
+    KeyError: a parameter has no role.
+  """
+  named = paths(params)
+  found = {}
+  for name, stack in projections(params).items():
+    gain = named.get(GAINS.get(name, ""))
+    found[name] = stack if gain is None else gain[..., :, None] * stack
   return found

@@ -27,6 +27,7 @@ MAY_IMPORT = {
   "geom.record": set(),
   "geom.config": set(),
   "geom.conditions": {"geom.config"},
+  "geom.config_sections": {"geom.config", "geom.data", "geom.optim"},
   "geom.roles": set(),
   "geom.models": set(),
   "geom.data": set(),
@@ -51,6 +52,7 @@ MAY_IMPORT = {
   "experiments": {
     "geom.conditions",
     "geom.config",
+    "geom.config_sections",
     "geom.data",
     "geom.linalg",
     "geom.manifolds",

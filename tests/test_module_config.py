@@ -1,13 +1,17 @@
 """Configs of module-wise manifolds: what is refused, and what names mean."""
 
 import numpy as np
+import optax
 import pytest
 
 from configs import gpt2, gpt2_tiny
-from experiments import module_claims, module_config, module_report
-from experiments.module_config import check, optimizer, schedule
+from experiments import module_claims, module_report
+from experiments.module_config import check, optimizer
 from geom import config as cfg
+from geom import config_sections
 from geom.conditions import changed
+from geom.config_sections import schedule
+from geom.optim.assignment import Assignment
 from geom.optim.solvers import SOLVERS
 from geom.probes.continuity import chance_cosine
 from geom.report import manifolds_tables
@@ -57,7 +61,8 @@ def settings():
   """Settings of all conditions, by file; all but assignments is checked."""
   with pytest.MonkeyPatch.context() as patch:
     # It is slow when types are checked.
-    patch.setattr(module_config, "assign", lambda *args, **kwargs: None)
+    nothing = Assignment(optax.identity(), [], lambda p: (p, {}), {})
+    patch.setattr(config_sections, "assign", lambda *args, **kwargs: nothing)
     return {name: conditions_of(check(load(name, EVERY))) for name in FILES}
 
 

@@ -14,13 +14,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from geom import roles
-from geom.linalg import after
+from geom.linalg import Triplets, after, leading_triplets
 from geom.models.base import Params
 from geom.optim import observe
+from geom.probes import heads as of_heads
 from geom.train import probing
 from geom.train.probing import Gradients, Probe
 from geom.train.state import State
 
+# `folded`: weights with the gain of the norm before them, `geom.roles.folded`.
+STACKS = (*probing.STACKS, "folded")
 Stacks = Mapping[str, Float[Array, "layer m n"]]
 
 
@@ -47,6 +50,7 @@ def make_probe(
   method: str,
   k: int | None,
   name: str = "probe",
+  heads: Mapping[str, int] | None = None,
 ) -> Probe:
   """Like `geom.train.probing.make_probe`, of every projection.
 
@@ -55,7 +59,11 @@ def make_probe(
   Args:
     gradients, names, stacks, method, k, name: see there. `gradient_sum` and
       `optimizer_updates` are read from links of `geom.optim.observe` that
-      select `geom.roles.projections`.
+      select `geom.roles.projections`. There is a stack `folded` besides.
+    heads: how many heads a projection has, by its name; of the slices of each
+      are taken `q/heads/weights/best_input` and so on, see
+      `geom.probes.heads.head_cosines`, and their means over pairs of layers.
+      None: of none.
 
   Raises:
     ValueError: see `geom.train.probing.require`.
@@ -72,10 +80,16 @@ def make_probe(
       },
       **observe.seen(state.opt_state),
     }
+    if "folded" in stacks:
+      found["folded"] = roles.folded(state.params)
     if "gradients" in stacks:
       grads, beside = gradients(state.params)
       found["gradients"] = roles.projections(grads)
       numbers |= beside
+
+    def found_of(projection: str) -> Stacks:
+      return {s: found[s][projection] for s in stacks}
+
     taken = _in_groups(
       lambda of: probing.of_stacks(
         of["stacks"],
@@ -87,7 +101,7 @@ def make_probe(
       ),
       {
         p: {
-          "stacks": {s: found[s][p] for s in stacks},
+          "stacks": found_of(p),
           "reference": state.reference[p],
         }
         for p in weights
@@ -95,9 +109,47 @@ def make_probe(
     )
     for p, (of, _) in taken.items():
       numbers |= {f"{p}/{key}": value for key, value in of.items()}
+    if heads:
+      wanted = {p: found_of(p) for p in heads}
+      numbers |= _of_heads(wanted, heads, done=taken)
     return numbers, {p: reference for p, (_, reference) in taken.items()}
 
   return probe
+
+
+def _of_heads(
+  stacks: Mapping[str, Stacks], heads: Mapping[str, int], done: Any
+) -> dict[str, Array]:
+  """The numbers of the heads of all projections, once all of `done` is there.
+
+  By one decomposition: the slices of O are turned over, so that all are
+  `(width, head_width)`.
+  """
+  slices = []
+  for p, of in stacks.items():
+    axis = "in" if p in INTO else "out"
+    for stack in of.values():
+      apart = of_heads.split(stack.astype(jnp.float32), heads[p], axis)
+      slices.append(jnp.swapaxes(apart, 2, 3) if p in INTO else apart)
+  together = _after(jax.tree.leaves(done), jnp.concatenate(slices, axis=1))
+  triplets = leading_triplets(together, 2)
+  numbers = {}
+  at = 0
+  for p, of in stacks.items():
+    for name in of:
+      part = Triplets(*(x[:, at : at + heads[p]] for x in triplets))
+      at += heads[p]
+      if p in INTO:
+        part = Triplets(part.right, part.values, part.left)
+      for side in ("input", "output"):
+        for way, cos in of_heads.head_cosines(part, side).items():
+          numbers[f"{p}/heads/{name}/{way}_{side}"] = cos
+          numbers[f"{p}/heads/{name}/{way}_{side}_mean"] = jnp.nanmean(cos)
+  return numbers
+
+
+# Whose heads lie side by side along `in`; of others along `out`.
+INTO = ("o",)
 
 
 def _in_groups(
