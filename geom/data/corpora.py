@@ -3,7 +3,7 @@
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from geom.data import fetch
@@ -49,13 +49,6 @@ def documents(name: str, downloads: pathlib.Path) -> list[str]:
 def is_validation(index: int) -> bool:
   """Whether document `index` of a corpus is for validation."""
   return index % VALIDATION_EVERY == 0
-
-
-def only(documents: Iterable[str], *, validation: bool) -> Iterator[str]:
-  """The documents of one of the two splits, in their order."""
-  for index, document in enumerate(documents):
-    if is_validation(index) == validation:
-      yield document
 
 
 def _speeches(wheel: zipfile.ZipFile) -> list[str]:

@@ -5,7 +5,7 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from geom.data import fetch
+from geom.data import fetch, wikitext
 
 STDIN = "-"
 
@@ -17,7 +17,8 @@ def documents(paths: Sequence[str]) -> Iterator[str]:
 
   Args:
     paths: a .txt file (UTF-8) is one document; each line of a .jsonl file, or
-      of `-`, the standard input, is a document {"text": ...}.
+      of `-`, the standard input, is a document {"text": ...}; a .raw or
+      .parquet file is of WikiText, each article a document.
 
   Raises:
     DataError: a file is missing, of another kind, or not as above.
@@ -35,8 +36,12 @@ def _all(paths: Sequence[str]) -> Iterator[str]:
           yield from _lines(file, path)
       elif path.endswith(".txt"):
         yield pathlib.Path(path).read_text("utf-8")
+      elif path.endswith((".raw", ".parquet")):
+        yield from wikitext.documents([pathlib.Path(path)])
       else:
-        raise fetch.DataError(f"{path} is neither .txt nor .jsonl nor `-`")
+        raise fetch.DataError(
+          f"{path} is neither .txt, .jsonl, .raw, .parquet nor `-`"
+        )
     except OSError as error:
       reason = error.strerror or error
       raise fetch.DataError(f"text file {path}: {reason}") from error

@@ -5,15 +5,16 @@ whenever it is read, and made again where it is damaged.
 """
 
 import contextlib
+import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt16
 
-from geom.data import corpora, fetch, tokenizing
+from geom.data import corpora, fetch, tokenizing, wikitext
 
 TRAIN, VALIDATION = "train.bin", "val.bin"
 _TOKENIZER = "tokenizer.json"
@@ -54,7 +55,7 @@ def prepare(
 
   Args:
     directory: the data folder; made when missing.
-    source: one of `corpora.CORPORA`.
+    source: one of `corpora.CORPORA`, or `wikitext.SOURCE`.
     tokenizer: one of `tokenizing.TOKENIZERS`; `bpe` learns from the training
       documents alone.
     vocabulary: as `tokenizing.check` wants it.
@@ -64,13 +65,12 @@ def prepare(
       cannot be used.
   """
   tokenizing.check(tokenizer, vocabulary)
-  if source not in corpora.CORPORA:
-    names = ", ".join(corpora.CORPORA)
-    raise fetch.DataError(f"no text {source!r}: there are {names}")
+  names = (*corpora.CORPORA, wikitext.SOURCE)
+  if source not in names:
+    raise fetch.DataError(f"no text {source!r}: there are {', '.join(names)}")
   recipe = {
     "format": _FORMAT,
-    "text": corpora.CORPORA[source].sha256,
-    "validation_every": corpora.VALIDATION_EVERY,
+    **_text_of(source),
     "tokenizer": tokenizer,
     "tables": tokenizing.WHEEL_SHA256 if tokenizer == "gpt2" else None,
     "vocabulary": vocabulary if tokenizer == "bpe" else None,
@@ -89,6 +89,16 @@ def prepare(
       " can be written"
     ) from error
   return Prepared(folder, meta["size"], meta["end_of_text"])
+
+
+def _text_of(source: str) -> dict:
+  """What a recipe says of the text; WikiText has a validation split."""
+  if source == wikitext.SOURCE:
+    return {"text": wikitext.FOLDER}
+  return {
+    "text": corpora.CORPORA[source].sha256,
+    "validation_every": corpora.VALIDATION_EVERY,
+  }
 
 
 def _read(folder: pathlib.Path, recipe: dict) -> dict | None:
@@ -113,12 +123,16 @@ def _make(
 ) -> dict:
   """Writes the folder, meta.json last; returns what is in it."""
   downloads = directory / "downloads"
-  documents = corpora.documents(source, downloads)
-  fetch.say(f"tokenizing {len(documents):,} documents of {source}")
+  documents, is_validation = _documents(source, downloads)
+  fetch.say(f"tokenizing the documents of {source}")
   tokenizer = tokenizer_for(
-    recipe["tokenizer"], recipe["vocabulary"] or 0, documents, downloads
+    recipe["tokenizer"],
+    recipe["vocabulary"] or 0,
+    documents(),
+    downloads,
+    is_validation,
   )
-  write(documents, tokenizer, folder)
+  write(documents(), tokenizer, folder, is_validation)
   names = [TRAIN, VALIDATION] + [_TOKENIZER] * (tokenizer.saved is not None)
   meta = {
     "recipe": recipe,
@@ -132,11 +146,28 @@ def _make(
   return meta
 
 
+def _documents(
+  source: str, downloads: pathlib.Path
+) -> tuple[Callable[[], Iterable[str]], Callable[[int], bool]]:
+  """The documents, as often as they are asked for, and which validate."""
+  if source != wikitext.SOURCE:
+    found = corpora.documents(source, downloads)
+    return (lambda: found), corpora.is_validation
+  splits = wikitext.load(downloads)
+  held_out = list(wikitext.documents(splits.validation))
+
+  def documents() -> Iterator[str]:
+    return itertools.chain(held_out, wikitext.training(splits))
+
+  return documents, lambda index: index < len(held_out)
+
+
 def tokenizer_for(
   name: str,
   vocabulary: int,
   documents: Iterable[str],
   downloads: pathlib.Path,
+  is_validation: Callable[[int], bool] = corpora.is_validation,
 ) -> tokenizing.Tokenizer:
   """The tokenizer `name`; `bpe` is trained on the training `documents`."""
   if name == "gpt2":
@@ -144,7 +175,7 @@ def tokenizer_for(
   if name == "bytes":
     return tokenizing.bytes_tokenizer()
   fetch.say(f"learning {vocabulary:,} byte pairs")
-  training = corpora.only(documents, validation=False)
+  training = (d for i, d in enumerate(documents) if not is_validation(i))
   return tokenizing.train_bpe(training, vocabulary)
 
 
@@ -152,11 +183,12 @@ def write(
   documents: Iterable[str],
   tokenizer: tokenizing.Tokenizer,
   folder: pathlib.Path,
+  is_validation: Callable[[int], bool] = corpora.is_validation,
 ) -> None:
   """Writes `train.bin` and `val.bin`, and `tokenizer.json` if there is one.
 
-  Documents are read as they come and split by `corpora.is_validation`; each
-  ends with `end_of_text`. Nothing is replaced until all is written.
+  Documents are read as they come and split by `is_validation` of their index;
+  each ends with `end_of_text`. Nothing is replaced until all is written.
 
   Raises:
     DataError: fewer than two documents.
@@ -172,7 +204,7 @@ def write(
     train, validation = (stack.enter_context(open(p, "wb")) for p in paths)
     count, said, index = 0, 0, -1
     for index, ids in enumerate(_encoded(documents, tokenizer)):
-      file = validation if corpora.is_validation(index) else train
+      file = validation if is_validation(index) else train
       file.write(ids.astype("<u2").tobytes() + end)
       count += len(ids) + 1
       if count - said >= _SAY_EVERY:

@@ -24,9 +24,10 @@ from geom.data import (
   text,
   token_files,
   tokenizing,
+  wikitext,
 )
 
-SOURCES = (*corpora.CORPORA, "files")
+SOURCES = (*corpora.CORPORA, wikitext.SOURCE, "files")
 
 
 class Tokens(NamedTuple):
@@ -59,7 +60,8 @@ def load(
 
   Args:
     directory: the data folder; made when missing.
-    source: "prose" or "wiki", packaged text, or "files".
+    source: "prose" or "wiki", packaged text; "wikitext103", see
+      `geom.data.wikitext`; or "files".
     tokenizer: one of `tokenizing.TOKENIZERS`; of no effect on "files".
     vocabulary: the size of `bpe`; no less than the size of `gpt2` (50257) and
       `bytes` (257), which a model may pad; the bound on ids for "files".
@@ -236,7 +238,8 @@ def _arguments() -> argparse.Namespace:
     "--text",
     nargs="+",
     metavar="FILE",
-    help="make train.bin and val.bin of .txt files (a document each), .jsonl"
+    help="make train.bin and val.bin of .txt files (a document each), .raw and"
+    " .parquet files of WikiText (a document an article), .jsonl"
     ' files or `-`, standard input (a document a line, {"text": ...})',
   )
   parser.add_argument("--out", metavar="DIR", help="where --text writes")

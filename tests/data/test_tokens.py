@@ -200,7 +200,7 @@ def test_files_are_read_as_they_are(fake, tmp_path):
 @pytest.mark.parametrize(
   "change, message",
   [
-    ({"source": "poems"}, "no source 'poems': there are prose, wiki, files"),
+    ({"source": "poems"}, "no source 'poems': there are prose, wiki, wikitext103, files"),
     ({"tokenizer": "words"}, "no tokenizer 'words'"),
     ({"vocabulary": 256}, "too small for bytes"),
     ({"train_files": ["a.bin"]}, "source=prose takes no train_files"),
@@ -337,7 +337,7 @@ def test_pairs_of_own_text(tmp_path, monkeypatch, capsys):
     ("a.txt", b"\xff", "a.txt is not UTF-8"),
     ("a.txt", b"one document", "^error: 1 documents: training"),
     ("a.txt", b"", "0 documents"),
-    ("a.md", b"x", "a.md is neither .txt nor .jsonl"),
+    ("a.md", b"x", "a.md is neither .txt, .jsonl"),
     ("a.jsonl", b'{"text": "x"}\n{"tex', "line 2: not a JSON object"),
     ("a.jsonl", b'{"text": 3}', "line 1: not a JSON object"),
     ("a.jsonl", b'["text"]', "line 1: not a JSON object"),
