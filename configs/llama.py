@@ -108,15 +108,15 @@ def get_config(variant: str = "small") -> ConfigDict:
       "validation_files": (),
       "end_of_text": None,
       "order": "random",
-      "batch_size": 16,
+      "batch_size": 8,
     },
     "train": {
-      "num_steps": 1000,
+      "num_steps": 600,
       "steps_per_dispatch": 10,
       "log_every": 5,
       "loss_chunk": None,
     },
-    "eval": {"every": 100, "windows": 128, "batch_size": 128},
+    "eval": {"every": 200, "windows": 128, "batch_size": 128},
     "probe": {
       "names": ("cosines", "flattened", "dominance", "drift"),
       "stacks": ("weights", "folded", "gradients", "updates"),
@@ -134,7 +134,7 @@ def get_config(variant: str = "small") -> ConfigDict:
       "stacks": ("weights",),
       "method": "gram",
       "k": 6,
-      "every": 1000,
+      "every": 600,
     },
     "watch": {
       "margin": 0.5,
@@ -167,7 +167,7 @@ def get_config(variant: str = "small") -> ConfigDict:
       # LayerNorm spreads it if |cos| of indices 2 to 5 rises by this.
       "spreads": 0.1,
     },
-    "checkpoint": {"every": 250, "keep": 1, "keep_every": None},
+    "checkpoint": {"every": 200, "keep": 1, "keep_every": None},
     "conditions": {name: CONDITIONS[name] for name in names},
   }
   if paper:

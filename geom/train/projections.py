@@ -60,7 +60,8 @@ def make_probe(
     gradients, names, stacks, method, k, name: see there. `gradient_sum` and
       `optimizer_updates` are read from links of `geom.optim.observe` that
       select `geom.roles.projections`. There is a stack `folded` besides.
-    heads: how many heads a projection has, by its name; of the slices of each
+    heads: how many heads, all of one width, a projection has, by its name; of
+      the slices of each
       are taken `q/heads/weights/best_input` and so on, see
       `geom.probes.heads.head_cosines`, and their means over pairs of layers.
       None: of none.

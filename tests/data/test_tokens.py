@@ -200,7 +200,10 @@ def test_files_are_read_as_they_are(fake, tmp_path):
 @pytest.mark.parametrize(
   "change, message",
   [
-    ({"source": "poems"}, "no source 'poems': there are prose, wiki, wikitext103, files"),
+    (
+      {"source": "poems"},
+      "no source 'poems': there are prose, wiki, wikitext103, files",
+    ),
     ({"tokenizer": "words"}, "no tokenizer 'words'"),
     ({"vocabulary": 256}, "too small for bytes"),
     ({"train_files": ["a.bin"]}, "source=prose takes no train_files"),
