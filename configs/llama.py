@@ -111,12 +111,12 @@ def get_config(variant: str = "small") -> ConfigDict:
       "batch_size": 8,
     },
     "train": {
-      "num_steps": 600,
+      "num_steps": 500,
       "steps_per_dispatch": 10,
       "log_every": 5,
       "loss_chunk": None,
     },
-    "eval": {"every": 200, "windows": 128, "batch_size": 128},
+    "eval": {"every": 100, "windows": 128, "batch_size": 128},
     "probe": {
       "names": ("cosines", "flattened", "dominance", "drift"),
       "stacks": ("weights", "folded", "gradients", "updates"),
@@ -134,7 +134,7 @@ def get_config(variant: str = "small") -> ConfigDict:
       "stacks": ("weights",),
       "method": "gram",
       "k": 6,
-      "every": 600,
+      "every": 500,
     },
     "watch": {
       "margin": 0.5,

@@ -124,10 +124,12 @@ def _draw(
   drawn: dict[str, Figure | None] = {"losses": draw.losses(rows, names)}
   if base in names:
     drawn["base"] = draw.base(rows, base, chances)
+  shown: list[set[str]] = [set()]
   for group, members in together.items():
     mine = [name for name in members if name in names]
-    if set(mine) <= {base} and len(names) > 1:
-      continue
+    if any(set(mine) <= before for before in shown):
+      continue  # Drawn already, or nothing to draw.
+    shown.append(set(mine))
     drawn |= {
       f"{group}_{stack}": draw.continuity(rows, chances, mine, stack)
       for stack in draw.STACKS

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from geom.record import Row
@@ -47,8 +48,8 @@ def continuity(
   stack: str,
 ) -> Figure | None:
   """|cos| of adjacent layers against step: a column a projection."""
-  keys = {side: f"{{}}/{stack}/cos_{side}_mean" for side in SIDES}
-  figure = _by_projection(rows, names, keys, STACKS[stack])
+  key = f"{stack}/cos_{{}}_mean"
+  figure = _by_projection(rows, names, key, STACKS[stack])
   for line, side in zip(_lines(figure), SIDES, strict=True):
     for ax, p in zip(line, PROJECTIONS, strict=True):
       figures.chance(ax, chances[f"{p}/{side}"])
@@ -59,22 +60,17 @@ def continuity(
 
 @matplotlib.rc_context(figures.STYLE)
 def drift(rows: Sequence[Row], names: Sequence[str]) -> Figure | None:
-  """How far leading vectors of W have turned from one probe to the next."""
-  keys = {side: f"{{}}/drift/{side}" for side in SIDES}
-  figure = _by_projection(rows, names, keys, "", per_layer=True)
+  """How fast leading vectors of W turn: radians a step between probes."""
+  figure = _by_projection(rows, names, "drift/{}", "")
   for line, side in zip(_lines(figure), SIDES, strict=True):
-    line[0].set_ylabel(f"{VECTORS[side]} of W\nradians since the last probe")
+    line[0].set_ylabel(f"{VECTORS[side]} of W\nradians a step")
     for ax in line:
-      ax.set_ylim(0, 1.6)
+      ax.set_yscale("log")
   return figures.finish(figure, names)
 
 
 def _by_projection(
-  rows: Sequence[Row],
-  names: Sequence[str],
-  keys: Mapping[str, str],
-  title: str,
-  per_layer: bool = False,
+  rows: Sequence[Row], names: Sequence[str], key: str, title: str
 ) -> Figure:
   """A row of panels a side, a column a projection, a line a condition."""
   figure, axes = figures.panels(
@@ -82,12 +78,29 @@ def _by_projection(
   )
   for line, side in zip(axes, SIDES, strict=True):
     for ax, p in zip(line, PROJECTIONS, strict=True):
-      key = keys[side].format(p)
-      figures.curves(ax, rows, names, "probe", key, per_layer=per_layer)
+      for i, name in enumerate(names):
+        curve = series.curve(rows, name, "probe", f"{p}/{key.format(side)}")
+        if curve is not None:
+          figures.band(ax, i, name, *_a_step(curve))
+      _against_steps(ax)
       if side == "input":
         ax.set_title(f"{p}: {title}" if title else p)
       ax.label_outer()
   return figure
+
+
+def _a_step(curve: series.Curve) -> tuple[np.ndarray, np.ndarray]:
+  """Steps and numbers; of angles a layer since the last probe, a step."""
+  if curve.values.ndim == 2:
+    return curve.steps, curve.values
+  mean, _, _ = series.mean_spread(np.moveaxis(curve.values, -1, 0))
+  return curve.steps[1:], mean[:, 1:] / np.diff(curve.steps)
+
+
+def _against_steps(ax: Axes) -> None:
+  ax.set_xscale("symlog", linthresh=1)
+  ax.set_xlim(left=0)
+  ax.set_xlabel("step")
 
 
 def _lines(figure: Figure) -> np.ndarray:
@@ -114,9 +127,7 @@ def base(
       for level in {min(levels), max(levels)}:
         figures.chance(ax, level)
       ax.set_ylim(-0.02, 1.02)
-      ax.set_xscale("symlog", linthresh=1)
-      ax.set_xlim(left=0)
-      ax.set_xlabel("step")
+      _against_steps(ax)
       if side == "input":
         ax.set_title(f"{name}: {title}")
       ax.label_outer()
