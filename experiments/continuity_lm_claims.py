@@ -6,6 +6,7 @@ out. For ablations the paper's mechanism says what to expect, not a number.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def all_of(
 def _of_base(
   rules: Mapping[str, Any], chances: Mapping[str, float]
 ) -> list[Claim]:
+  ended = partial(learnt, margin=rules["learnt"])
   found = []
   for p in STABLE:
     side = SIDES[p]
@@ -51,12 +53,12 @@ def _of_base(
     found += [
       Claim(
         f"{p}: W continuous at the end, {side} side", "yes", "–", BASE,
-        learnt(cosine(p, side)), low=rules["above_chance"] * level,
+        ended(cosine(p, side)), low=rules["above_chance"] * level,
         chance=level,
       ),
       Claim(
         f"{p}: and further above chance than V, {side} side", "yes", "–", BASE,
-        learnt(beyond(p, "v", side, chances)), low=rules["above_v"],
+        ended(beyond(p, "v", side, chances)), low=rules["above_v"],
       ),
     ]  # fmt: skip
   for side in ("input", "output"):
@@ -64,7 +66,7 @@ def _of_base(
     found.append(
       Claim(
         f"v: W low at the end, {side} side", "low", "–", BASE,
-        learnt(cosine("v", side)), high=rules["v_at_most"] * level,
+        ended(cosine("v", side)), high=rules["v_at_most"] * level,
         chance=level,
       )
     )  # fmt: skip
@@ -84,12 +86,12 @@ def _of_mlp(
 ) -> list[Claim]:
   """Elementwise activations keep Gate and Up, others lose them."""
   kept = [
-    _left(p, name, chances, low=rules["kept_at_least"])
+    _left(p, name, rules, chances, low=rules["kept_at_least"])
     for name in ("gelu", "relu")
     for p in ("gate", "up")
   ]
   lost = [
-    _left(p, name, chances, high=rules["lost_at_most"])
+    _left(p, name, rules, chances, high=rules["lost_at_most"])
     for name in ("identity", "radial")
     for p in ("gate", "up")
   ]
@@ -101,20 +103,21 @@ def _of_attention(
 ) -> list[Claim]:
   """Without softmax Q and K lose it; with an activation V gains it."""
   lost = [
-    _left(p, name, chances, high=rules["lost_at_most"])
+    _left(p, name, rules, chances, high=rules["lost_at_most"])
     for name in ("sigmoid_attention", "linear_attention")
     for p in ("q", "k")
   ]
+  ended = partial(learnt, margin=rules["learnt"])
   level = chances["v/input"]
   gains = [
     Claim(
       "v: W continuous with an activation after it, input side", "expected",
-      "–", "value_silu", learnt(cosine("v", "input")),
+      "–", "value_silu", ended(cosine("v", "input")),
       low=rules["above_chance"] * level, chance=level,
     ),
     Claim(
       "v: more than without, input side", "expected", "–", "value_silu",
-      learnt(against(cosine("v", "input"))), low=rules["v_gains"],
+      ended(against(cosine("v", "input"))), low=rules["v_gains"],
     ),
   ]  # fmt: skip
   return lost + gains
@@ -124,10 +127,11 @@ def _of_stream(
   rules: Mapping[str, Any], chances: Mapping[str, float]
 ) -> list[Claim]:
   """LayerNorm spreads it over directions; without residuals there is none."""
+  ended = partial(learnt, margin=rules["learnt"])
   spreads = [
     Claim(
-      f"{p}: |cos| of indices 2 to 5 above the base's, {SIDES[p]} side",
-      "spreads", "–", "layernorm", learnt(against(spread(p, SIDES[p]))),
+      f"{p}: indices 2 to 5 above the base's, {SIDES[p]} side",
+      "spreads", "–", "layernorm", ended(against(spread(p, SIDES[p]))),
       low=rules["spreads"],
     )
     for p in STABLE
@@ -143,20 +147,25 @@ def _of_stream(
       ),
       Claim(
         f"{p}: W at chance at the end, {side} side", "chance", "–", "nores",
-        learnt(cosine(p, side)), **bound,
+        ended(cosine(p, side)), **bound,
       ),
     ]  # fmt: skip
   return spreads + without
 
 
 def _left(
-  p: str, condition: str, chances: Mapping[str, float], **bound: float
+  p: str,
+  condition: str,
+  rules: Mapping[str, Any],
+  chances: Mapping[str, float],
+  **bound: float,
 ) -> Claim:
   side = SIDES[p]
   what = "kept" if "low" in bound else "lost"
   return Claim(
     f"{p}: share of the base's continuity left, {side} side", f"{what}",
-    "–", condition, learnt(share_left(p, side, chances)), **bound,
+    "–", condition, learnt(share_left(p, side, chances), rules["learnt"]),
+    **bound,
   )  # fmt: skip
 
 
@@ -219,7 +228,7 @@ def share_left(p: str, side: str, chances: Mapping[str, float]) -> Quantity:
 
   def quantity(rows: Sequence[Row], name: str) -> Found:
     mine = cosine(p, side)(rows, name)
-    base = of_base(learnt(cosine(p, side)), rows, name)
+    base = of_base(cosine(p, side), rows, name)
     if mine is None or base is None:
       return None
     base = np.where(base > 2 * level, base, np.nan)
@@ -239,8 +248,13 @@ def of_base(
   return np.array([of.get(s, np.nan) for s in series.seeds(rows, name)])
 
 
-def learnt(quantity: Quantity) -> Quantity:
-  """NaN for seeds whose validation loss is not below the unigram level."""
+def learnt(quantity: Quantity, margin: float) -> Quantity:
+  """NaN for seeds that learned little more than how often tokens come.
+
+  Args:
+    quantity: of trained weights.
+    margin: nats that the validation loss must end below the unigram level.
+  """
 
   def quantity_of(rows: Sequence[Row], name: str) -> Found:
     found = quantity(rows, name)
@@ -252,6 +266,6 @@ def learnt(quantity: Quantity) -> Quantity:
     ]
     if found is None or loss is None or not levels:
       return None
-    return found[0], np.where(loss[1] < levels[-1], found[1], np.nan)
+    return found[0], np.where(loss[1] <= levels[-1] - margin, found[1], np.nan)
 
   return quantity_of

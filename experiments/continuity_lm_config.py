@@ -74,6 +74,7 @@ class WatchSection(cfg.Section):
 
 
 class ClaimsSection(cfg.Section):
+  learnt: cfg.NonNegative
   group: Annotated[int, Field(ge=2)]
   above_chance: cfg.Positive
   above_v: cfg.Positive

@@ -68,7 +68,7 @@ def chances(settings: dict[str, Any]) -> dict[str, float]:
 
 NOTES = """\
 Losses are in nats a token, of fixed validation windows; unigram is that of who
-knows only how often each token comes, and a seed that ends no better has not
-learned and is not judged at its end. The paper's widths, learning rate, batch
-and number of steps were not at hand, so agreement of numbers is not agreement
-of protocol."""
+knows only how often each token comes, and a seed that ends less than `learnt`
+below it has learned nothing and is not judged at its end. The paper's widths,
+learning rate, batch and number of steps were not at hand, so agreement of
+numbers is not agreement of protocol."""

@@ -15,8 +15,7 @@ every seed and mean ± 2 sd are within its rule, and *does not reproduce* if all
 of these are outside of it, on one side; else, the bound lying within the spread
 over seeds, it is *undecided*. Verdicts that differ between groups make it
 *undecided* too. Numbers are of all seeds; seeds short of a group are not
-judged. The rules are the section `claims` of the config, fixed before the
-run."""
+judged. The rules are the section `claims` of the config."""
 
 
 class Grouped(NamedTuple):
