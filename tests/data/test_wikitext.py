@@ -12,6 +12,7 @@ RAW = {
   "train": [
     " \n", " = Ant = \n", " \n", " An ant = small . \n", " = not alone = \n",
     " \n", " = = Legs = = \n", " \n", " It has six . \n", " \n",
+    " = no title = \n", " of its own . \n", " \n",
     " = Bee = mc ² = \n", " \n", " A bee flies . \n", " \n",
     " = Cat = \n", " \n", " A cat , held out . \n", " \n",
   ],
@@ -22,6 +23,7 @@ RAW = {
 }  # fmt: skip
 ANT = (
   "= Ant =\n\nAn ant = small .\n= not alone =\n\n= = Legs = =\n\nIt has six ."
+  "\n\n= no title =\nof its own ."
 )
 
 
