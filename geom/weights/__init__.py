@@ -1,0 +1,1 @@
+"""Weights that others trained: read as they lie, measured one at a time."""

@@ -1,0 +1,394 @@
+"""Which tensor is which projection of which layer: a table of name patterns.
+
+A family is data. Another one can be described in a config by the same keys;
+see `FAMILIES` for what they mean.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from geom.weights.kernels import Matrix, Piece
+from geom.weights.source import Source, SourceError, Tensor, missing
+
+_SHOWN = 8
+_MOST_LAYERS = 10_000
+_NUMBER = re.compile(r"(?<![^./])\d+(?![^./])")
+
+# What a family's entries mean. `{l}` stands for the number of a layer, and a
+# name may have anything before a pattern that ends in a dot or slash.
+#   layers: projection -> pattern of the tensor that holds it; "q+k+v" is
+#     several side by side along `out`, q as wide as the heads that the files
+#     say, others equally wide.
+#   stored: "out_in" as torch's nn.Linear, "in_out" as kernels.
+#   gains: the projections that read a norm -> pattern of its gain.
+#   rest: regular expression of names that belong to a layer but hold no kernel.
+#   sides: projection -> where it meets the residual stream.
+#   needs: projections without which it is another family.
+LLAMA_SIDES = {
+  "q": "input", "k": "input", "v": "input", "o": "output",
+  "gate": "input", "up": "input", "down": "output",
+}  # fmt: skip
+GPT2_SIDES = {
+  "q": "input", "k": "input", "v": "input", "o": "output",
+  "up": "input", "down": "output",
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+  # Llama, Mistral, Qwen, SmolLM, Gemma and Phi-3 of Hugging Face.
+  "llama": {
+    "layers": {
+      "q": "layers.{l}.self_attn.q_proj.weight",
+      "k": "layers.{l}.self_attn.k_proj.weight",
+      "v": "layers.{l}.self_attn.v_proj.weight",
+      "o": "layers.{l}.self_attn.o_proj.weight",
+      "q+k+v": "layers.{l}.self_attn.qkv_proj.weight",
+      "gate": "layers.{l}.mlp.gate_proj.weight",
+      "up": "layers.{l}.mlp.up_proj.weight",
+      "gate+up": "layers.{l}.mlp.gate_up_proj.weight",
+      "down": "layers.{l}.mlp.down_proj.weight",
+    },
+    "stored": "out_in",
+    "gains": {
+      "q+k+v": "layers.{l}.input_layernorm.weight",
+      "gate+up": "layers.{l}.post_attention_layernorm.weight",
+    },
+    "rest": r"layers\.\d+\..*(norm|bias|rotary_emb)[^/]*",
+    "sides": LLAMA_SIDES,
+  },
+  # The same as Meta distributes it.
+  "llama_meta": {
+    "layers": {
+      "q": "layers.{l}.attention.wq.weight",
+      "k": "layers.{l}.attention.wk.weight",
+      "v": "layers.{l}.attention.wv.weight",
+      "o": "layers.{l}.attention.wo.weight",
+      "gate": "layers.{l}.feed_forward.w1.weight",
+      "up": "layers.{l}.feed_forward.w3.weight",
+      "down": "layers.{l}.feed_forward.w2.weight",
+    },
+    "stored": "out_in",
+    "gains": {
+      "q+k+v": "layers.{l}.attention_norm.weight",
+      "gate+up": "layers.{l}.ffn_norm.weight",
+    },
+    "rest": r"layers\.\d+\..*norm\.weight",
+    "sides": LLAMA_SIDES,
+  },
+  # The same in GGUF; there q and k have their rows permuted for other rotary
+  # pairs, which no cosine sees.
+  "llama_gguf": {
+    "layers": {
+      "q": "blk.{l}.attn_q.weight",
+      "k": "blk.{l}.attn_k.weight",
+      "v": "blk.{l}.attn_v.weight",
+      "q+k+v": "blk.{l}.attn_qkv.weight",
+      "o": "blk.{l}.attn_output.weight",
+      "gate": "blk.{l}.ffn_gate.weight",
+      "up": "blk.{l}.ffn_up.weight",
+      "down": "blk.{l}.ffn_down.weight",
+    },
+    "stored": "out_in",
+    "gains": {
+      "q+k+v": "blk.{l}.attn_norm.weight",
+      "gate+up": "blk.{l}.ffn_norm.weight",
+    },
+    "rest": r"blk\.\d+\..*(norm|bias|rope_freqs)[^/]*",
+    "sides": LLAMA_SIDES,
+    # Phi-3 has gate and up in `ffn_up`; GPT-2 has no gate.
+    "needs": ["gate"],
+  },
+  "gpt2": {
+    "layers": {
+      "q+k+v": "h.{l}.attn.c_attn.weight",
+      "o": "h.{l}.attn.c_proj.weight",
+      "up": "h.{l}.mlp.c_fc.weight",
+      "down": "h.{l}.mlp.c_proj.weight",
+    },
+    "stored": "in_out",
+    "gains": {
+      "q+k+v": "h.{l}.ln_1.weight",
+      "up": "h.{l}.ln_2.weight",
+    },
+    "rest": r"h\.\d+\..*(ln_\d\.\w+|bias)",
+    "sides": GPT2_SIDES,
+  },
+  "gpt2_gguf": {
+    "layers": {
+      "q+k+v": "blk.{l}.attn_qkv.weight",
+      "o": "blk.{l}.attn_output.weight",
+      "up": "blk.{l}.ffn_up.weight",
+      "down": "blk.{l}.ffn_down.weight",
+    },
+    "stored": "out_in",
+    "gains": {
+      "q+k+v": "blk.{l}.attn_norm.weight",
+      "up": "blk.{l}.ffn_norm.weight",
+    },
+    "rest": r"blk\.\d+\..*(norm\.\w+|bias)",
+    "sides": GPT2_SIDES,
+  },
+  # Checkpoints of this project: stacked kernels, one entry a layer.
+  "geom_llama": {
+    "layers": {
+      "q": "blocks/attention/q/kernel/{l}",
+      "k": "blocks/attention/k/kernel/{l}",
+      "v": "blocks/attention/v/kernel/{l}",
+      "o": "blocks/attention/o/kernel/{l}",
+      "gate": "blocks/mlp/gate/kernel/{l}",
+      "up": "blocks/mlp/up/kernel/{l}",
+      "down": "blocks/mlp/down/kernel/{l}",
+    },
+    "stored": "in_out",
+    "gains": {
+      "q+k+v": "blocks/attention_norm/scale/{l}",
+      "gate+up": "blocks/mlp_norm/scale/{l}",
+    },
+    "rest": r"blocks/.*(norm|bias).*/\d+",
+    "sides": LLAMA_SIDES,
+    "needs": ["gate"],
+  },
+  "geom_gpt2": {
+    "layers": {
+      "q+k+v": "blocks/attention/qkv/kernel/{l}",
+      "q": "blocks/attention/q/kernel/{l}",
+      "k": "blocks/attention/k/kernel/{l}",
+      "v": "blocks/attention/v/kernel/{l}",
+      "o": "blocks/attention/o/kernel/{l}",
+      "up": "blocks/mlp/up/kernel/{l}",
+      "down": "blocks/mlp/down/kernel/{l}",
+    },
+    "stored": "in_out",
+    "gains": {
+      "q+k+v": "blocks/attention_norm/scale/{l}",
+      "up": "blocks/mlp_norm/scale/{l}",
+    },
+    "rest": r"blocks/.*(norm|bias).*/\d+",
+    "sides": GPT2_SIDES,
+  },
+  # The residual MLP: one square kernel a layer reads the stream and writes it.
+  "geom_resmlp": {
+    "layers": {"kernel": "blocks/kernel/{l}"},
+    "stored": "in_out",
+    "gains": {},
+    "rest": r"blocks/.*(norm|bias|scale).*/\d+",
+    "sides": {"kernel": "input"},
+  },
+}
+KEYS = ("layers", "stored", "gains", "rest", "sides", "needs")
+
+
+class Found(NamedTuple):
+  """What was recognised in a source.
+
+  Attributes:
+    family: its name.
+    matrices: by projection, in the order of layers; one that cannot be read
+      has a problem.
+    gains: `(projection, layer)` -> the gain of the norm that it reads.
+    sides: of projections, where they meet the residual stream.
+    layers: how many.
+    problems: lines of what is not there but should be.
+  """
+
+  family: str
+  matrices: dict[str, list[Matrix]]
+  gains: dict[tuple[str, int], Tensor]
+  sides: dict[str, str]
+  layers: int
+  problems: tuple[str, ...]
+
+
+class _Seen(NamedTuple):
+  kernels: dict[tuple[str, int], Tensor]  # By key of `layers`, and layer.
+  gains: dict[tuple[str, int], Tensor]
+  unknown: list[str]  # Names of a layer that the table does not have.
+
+
+def recognise(source: Source, custom: Mapping[str, Any] | None = None) -> Found:
+  """The projections of a source.
+
+  Args:
+    source: of which names, shapes and metadata are used, nothing is read.
+    custom: a family described by the keys of `KEYS`; None or empty: the one of
+      `FAMILIES` that has all of the source's kernels.
+
+  Raises:
+    SourceError: no family fits; the names that were not understood are in it.
+  """
+  families = {"custom": dict(custom)} if custom else FAMILIES
+  tried = {}
+  for name, family in families.items():
+    seen = _match(source, family)
+    if seen.kernels and _has_needed(seen, family):
+      tried[name] = seen
+  complete = [n for n, seen in tried.items() if not seen.unknown]
+  if not complete:
+    raise SourceError(_refusal(source, tried, custom))
+  most = max(complete, key=lambda n: len(tried[n].kernels))
+  return _found(source, most, families[most], tried[most])
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+  escaped = re.escape(text).replace(re.escape("{l}"), r"(\d+)")
+  return re.compile(rf"(?:.*[./])?{escaped}")
+
+
+def _match(source: Source, family: Mapping[str, Any]) -> _Seen:
+  patterns = [
+    (kind, key, _pattern(text))
+    for kind in ("layers", "gains")
+    for key, text in family[kind].items()
+  ]
+  rest = re.compile(rf"(?:.*[./])?(?:{family['rest']})")
+  found: dict[str, dict[tuple[str, int], Tensor]] = {"layers": {}, "gains": {}}
+  unknown = []
+  for name, tensor in source.tensors.items():
+    for kind, key, pattern in patterns:
+      match = pattern.fullmatch(name)
+      if match:
+        before = found[kind].setdefault((key, int(match[1])), tensor)
+        if before is not tensor:
+          unknown += [before.name, name]  # Of two stacks; which is meant?
+        break
+    else:
+      # Embeddings and heads bear no number of a layer; vectors are no kernels.
+      if (
+        _NUMBER.search(name)
+        and len(tensor.shape) != 1
+        and not rest.fullmatch(name)
+      ):
+        unknown.append(name)
+  return _Seen(found["layers"], found["gains"], list(dict.fromkeys(unknown)))
+
+
+def _has_needed(seen: _Seen, family: Mapping[str, Any]) -> bool:
+  there = {part for key, _ in seen.kernels for part in key.split("+")}
+  return set(family.get("needs", ())) <= there
+
+
+def _refusal(
+  source: Source,
+  tried: Mapping[str, _Seen],
+  custom: Mapping[str, Any] | None,
+) -> str:
+  if tried:
+    nearest = min(tried, key=lambda n: len(tried[n].unknown))
+    names = tried[nearest].unknown
+    what = f"of family {nearest}, if any, but not understood:"
+  else:
+    # Matrices of layers tell most.
+    names = [n for n, t in source.tensors.items() if len(t.shape) == 2]
+    names = sorted(names, key=lambda n: not _NUMBER.search(n))
+    names = names or list(source.tensors)
+    what = "of no known family; its tensors:"
+  names = list(dict.fromkeys(_NUMBER.sub("{l}", n, count=1) for n in names))
+  more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+  do = "mend config.family" if custom else "describe it in config.family"
+  return (
+    f"{source.path}: {what} {', '.join(names[:_SHOWN]) or 'none'}{more}; {do}"
+    ", see the README"
+  )
+
+
+def _found(
+  source: Source, name: str, family: Mapping[str, Any], seen: _Seen
+) -> Found:
+  layers = 1 + max(layer for _, layer in seen.kernels)
+  if layers > _MOST_LAYERS:
+    raise SourceError(f"{source.path}: names a layer {layers - 1}")
+  used = list(dict.fromkeys(key for key, _ in seen.kernels))
+  there = {part for key in used for part in key.split("+")}
+  unsaid = sorted(there - set(family["sides"]))
+  if unsaid:
+    raise SourceError(
+      f"config.family.sides: should say input or output for {', '.join(unsaid)}"
+    )
+  stored = family["stored"]
+  matrices = {}
+  for part in (p for p in family["sides"] if p in there):
+    mine = [key for key in used if part in key.split("+")]
+    stack = []
+    for layer in range(layers):
+      key = next((k for k in mine if (k, layer) in seen.kernels), mine[0])
+      tensor = seen.kernels.get((key, layer))
+      if tensor is None:
+        absent = family["layers"][key].replace("{l}", str(layer))
+        tensor = missing(absent, f"{absent} is not there")
+      piece = _piece(tensor, key.split("+"), part, stored, source.metadata)
+      stack.append(Matrix(part, layer, tensor, piece, stored == "out_in"))
+    matrices[part] = _alike(stack)
+  gains = {
+    (part, layer): tensor
+    for (key, layer), tensor in seen.gains.items()
+    for part in key.split("+")
+  }
+  problems = [
+    m.problem for of in matrices.values() for m in of if m.problem is not None
+  ]
+  sides = {p: family["sides"][p] for p in matrices}
+  return Found(
+    name, matrices, gains, sides, layers, tuple(dict.fromkeys(problems))
+  )
+
+
+def _alike(stack: Sequence[Matrix]) -> list[Matrix]:
+  """A layer of another shape than most is no part of the stack."""
+  shapes = [m.shape for m in stack if m.problem is None]
+  usual = max(shapes, key=shapes.count, default=None)
+  return [
+    m
+    if m.problem is not None or m.shape == usual
+    else m.with_problem(
+      f"{m.tensor.name}: a kernel of {m.shape}, where {m.projection} is "
+      f"{usual} elsewhere"
+    )
+    for m in stack
+  ]
+
+
+def _piece(
+  tensor: Tensor,
+  parts: Sequence[str],
+  part: str,
+  stored: str,
+  metadata: Mapping[str, Any],
+) -> Piece:
+  """Where along `out` a part of a fused tensor lies."""
+  if len(parts) == 1 or tensor.problem is not None or len(tensor.shape) != 2:
+    return Piece(None)
+  n_out, n_in = tensor.shape[:: 1 if stored == "out_in" else -1]
+  weights = [1] * len(parts)
+  if set(parts) == {"q", "k", "v"}:
+    heads, kv_heads = head_counts(metadata)
+    if heads and kv_heads:
+      weights = [heads if p == "q" else kv_heads for p in parts]
+    elif n_out != 3 * n_in:
+      return Piece(
+        None,
+        f"{tensor.name}: how q, k and v share its {n_out} columns is not "
+        "known; a config.json with num_attention_heads says it",
+      )
+  unit, left = divmod(n_out, sum(weights))
+  if left:
+    return Piece(None, f"{tensor.name}: {n_out} columns do not split {weights}")
+  at = parts.index(part)
+  start = unit * sum(weights[:at])
+  return Piece((start, start + unit * weights[at]))
+
+
+def head_counts(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]:
+  """Heads of queries, and of keys and values, as the files say; or None."""
+  architecture = metadata.get("general.architecture", "")
+  names = {
+    "heads": ("num_attention_heads", "n_head", "heads",
+              f"{architecture}.attention.head_count"),
+    "kv": ("num_key_value_heads", "kv_heads",
+           f"{architecture}.attention.head_count_kv"),
+  }  # fmt: skip
+
+  def first(keys: Sequence[str]) -> int | None:
+    found = [metadata[k] for k in keys if isinstance(metadata.get(k), int)]
+    return found[0] if found else None
+
+  heads = first(names["heads"])
+  return heads, first(names["kv"]) or heads
