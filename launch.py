@@ -18,7 +18,13 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import bench, continuity_lm, continuity_mlp, module_manifolds
+from experiments import (
+  bench,
+  continuity_lm,
+  continuity_mlp,
+  continuity_pretrained,
+  module_manifolds,
+)
 from geom import config as cfg
 from geom.data import fetch
 from geom.launch.workdir import WorkdirError, claimed
@@ -31,6 +37,7 @@ EXPERIMENTS = {
   "bench": bench,
   "continuity_lm": continuity_lm,
   "continuity_mlp": continuity_mlp,
+  "continuity_pretrained": continuity_pretrained,
   "module_manifolds": module_manifolds,
 }
 
@@ -88,7 +95,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(experiment: Any, config: dict[str, Any], workdir: pathlib.Path) -> int:
-  if keep_freed_memory():
+  # Whoever reads one large kernel after another gives its memory back.
+  streams = experiment is continuity_pretrained
+  if not streams and keep_freed_memory():
     fetch.say("freed memory stays with the process, for speed (glibc)")
   data_dir = fetch.data_dir(FLAGS.data_dir)
   if not jax.config.jax_compilation_cache_dir:

@@ -9,7 +9,10 @@
 | ----------- | -------------------------------------------------------------- |
 | `step`      | updates made when the numbers were taken                       |
 | `kind`      | `train`: the batch of the step's update, before that update;   |
-|             | `eval`, `probe`: the state after it; `event`: start, end, ...  |
+|             | `eval`, `probe`: the state after it; `event`: start, end, ...; |
+|             | of weights that others trained: `matrix`, one kernel;          |
+|             | `cosines`, all pairs of layers of a projection; `sharing`, a   |
+|             | basis common to several; `loss`, of weights edited in a way    |
 | `condition` | which of the compared settings                                 |
 | `seed`      | of initialisation and data order (not in events of all seeds)  |
 | the rest    | named numbers, or lists of them over layers or layer pairs;    |
@@ -25,7 +28,9 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("train", "eval", "probe", "orbit", "event")
+# Of weights that nobody here trained; their step is 0.
+ANALYSED = ("matrix", "sharing", "cosines", "loss")
+KINDS = ("train", "eval", "probe", "orbit", "event", *ANALYSED)
 Row = dict[str, Any]
 
 

@@ -39,6 +39,7 @@ MAY_IMPORT = {
   },
   "geom.probes": {"geom.linalg", "geom.refine", "geom.roles"},
   "geom.report": {"geom.record"},
+  "geom.weights": {"geom.data", "geom.models"},
   "geom.launch": {"geom", "geom.config", "geom.record"},
   "geom.train": {
     "geom.linalg",
@@ -65,6 +66,7 @@ MAY_IMPORT = {
     "geom.report",
     "geom.roles",
     "geom.train",
+    "geom.weights",
   },
   "configs": set(),
   "launch": {

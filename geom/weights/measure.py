@@ -20,7 +20,8 @@ class Measured(NamedTuple):
   """Of one kernel K, `(in, out)`.
 
   Attributes:
-    s: leading singular values, largest first.
+    s: leading singular values, largest first, one more than vectors if there
+      are more.
     input: v of the paper, `(in, k)`: left singular vectors of K.
     output: u of the paper, `(out, k)`.
     folded: the leading input vector of diag(gain) K, `(in,)`, the leading
@@ -31,7 +32,7 @@ class Measured(NamedTuple):
     residual: of the leading two eigenpairs, relative to the first.
   """
 
-  s: Float[np.ndarray, " k"]
+  s: Float[np.ndarray, " s"]
   input: Float[np.ndarray, "m k"]
   output: Float[np.ndarray, "n k"]
   folded: tuple[np.ndarray, np.ndarray, np.ndarray] | None
@@ -84,16 +85,15 @@ def measure(
   shorter = "input" if m <= n else "output"
   given = residual_gram if side == shorter else None
   small = gram(kernel, shorter) if given is None else given
-  found = spectra.spectrum(small, k, full_below=full_below)
+  found = spectra.spectrum(small, k + 1, full_below=full_below)
   norm = float(np.sqrt(np.trace(small, dtype=np.float64)))
   rank = (
     spectra.effective_rank(found.values)
     if found.full
     else spectra.estimated_rank(small, found)
   )
-  k = found.vectors.shape[1]
-  s = np.sqrt(found.values[:k])
-  mine = np.ascontiguousarray(found.vectors)
+  s = np.sqrt(found.values[: k + 1])
+  mine = np.ascontiguousarray(found.vectors[:, :k])
   theirs = _other(kernel, mine, shorter)
   folded = None
   if gain is not None and not m <= n:

@@ -47,7 +47,7 @@ def spectrum(
   """
   n = len(gram)
   k = min(k, n)
-  if n <= max(full_below, 2 * (k + _SPARE)):
+  if n <= max(full_below, 4 * (k + _SPARE)):
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values[::-1], 0)
     return Spectrum(values, vectors[:, : -k - 1 : -1], True, 0.0)

@@ -1,0 +1,173 @@
+"""The geometry of weights that others trained (arXiv 2605.04971, section LLMs).
+
+Reads a checkpoint kernel by kernel and says of every projection whether the
+leading singular vectors of its layers agree, on which side, and how much of its
+energy a basis common to several layers keeps.
+"""
+
+import os
+import pathlib
+import time
+from typing import Any
+
+import tqdm
+
+from experiments import continuity_pretrained_loss as losses
+from experiments.continuity_pretrained_config import check, is_packaged
+from experiments.continuity_pretrained_report import report
+from geom import record
+from geom.data import fetch, smollm2
+from geom.train.checkpoint import ResumeError
+from geom.train.stop import StopSignal
+from geom.weights import families, opening, plan, source, streaming
+from geom.weights.families import Found
+from geom.weights.kernels import Matrix
+
+__all__ = ["check", "report", "run"]  # What `launch.py` asks of it.
+
+
+def run(
+  config: dict[str, Any],
+  *,
+  workdir: pathlib.Path,
+  data_dir: pathlib.Path,
+  profile: bool,
+) -> dict[str, dict[int, int]]:
+  """Analyses what is not analysed yet, and reports.
+
+  Returns:
+    Nothing that failed; problems of single tensors are in the report.
+
+  Raises:
+    DataError, ResumeError, Stopped: see where they are defined. SourceError,
+      a DataError: nothing of the source can be used.
+  """
+  del profile  # Nothing here is compiled.
+  weights = _open(config, data_dir)
+  found = _wanted(families.recognise(weights, config["family"]), config)
+  if config["loss"]["enabled"]:
+    losses.require(config, weights, found)
+  for problem in dict.fromkeys([*weights.problems, *found.problems]):
+    fetch.say(problem)
+  writer = record.Writer(workdir / "metrics.jsonl")
+  before = [r for r in record.read(writer.path) if r["kind"] != "event"]
+  changed = streaming.changed(found, before)
+  if changed:
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    raise ResumeError(
+      f"{workdir} holds the analysis of other weights; changed: "
+      f"{', '.join(changed[:3])}{more}"
+    )
+  with StopSignal() as stop:
+    _analyse(config, weights, found, workdir, writer, before, stop)
+    rows = record.read(writer.path)
+    if not any(r["kind"] == "matrix" and "s" in r for r in rows):
+      raise source.SourceError(f"{weights.path}: no kernel could be read")
+    if config["loss"]["enabled"]:
+      losses.run(config, weights, found, workdir, writer, data_dir, stop)
+  return report(workdir)
+
+
+def _open(config: dict[str, Any], data_dir: pathlib.Path) -> source.Source:
+  if is_packaged(config):
+    return opening.open_source(smollm2.prepare(data_dir))
+  text = config["source"].replace("DATA_DIR", str(data_dir))
+  path = pathlib.Path(text).expanduser()
+  if not path.exists() and config["what"]:
+    raise source.SourceError(
+      f"{path} is not there; put there {config['what']}, or say "
+      "--config.source=PATH"
+    )
+  return opening.open_source(path, seed_index=config["seed_index"])
+
+
+def _wanted(found: Found, config: dict[str, Any]) -> Found:
+  """The projections that the config asks for."""
+  wanted = config["analysis"]["projections"] or tuple(found.matrices)
+  for name in wanted:
+    if name not in found.matrices:
+      raise source.SourceError(
+        f"config.analysis.projections: no {name!r}; there are "
+        f"{', '.join(found.matrices)}"
+      )
+  matrices = {p: found.matrices[p] for p in found.matrices if p in wanted}
+  problems = [m.problem for of in matrices.values() for m in of if m.problem]
+  return found._replace(
+    matrices=matrices,
+    sides={p: found.sides[p] for p in matrices},
+    problems=tuple(dict.fromkeys(problems)),
+  )
+
+
+def _analyse(
+  config: dict[str, Any],
+  weights: source.Source,
+  found: Found,
+  workdir: pathlib.Path,
+  writer: record.Writer,
+  before: list[record.Row],
+  stop: StopSignal,
+) -> None:
+  section = {k: v for k, v in config["analysis"].items() if k != "projections"}
+  section["workers"] = section["workers"] or os.cpu_count() or 1
+  settings = streaming.Settings(**section)
+  speed = plan.rates(found)
+  planned = plan.plan(found, settings, speed)
+  fetch.say(plan.line(found, planned, speed))
+  event = {"step": 0, "kind": "event", "condition": "weights"}
+  writer.write(
+    [
+      {
+        **event,
+        "event": "start",
+        "source": str(weights.path.name),
+        "format": weights.format,
+        "family": found.family,
+        "layers": found.layers,
+        "sides": found.sides,
+        "gigabytes": planned.gigabytes,
+        "planned_seconds": sum(planned.seconds.values()),
+        "gflops": speed.flops / 1e9,
+        "problems": [*weights.problems],
+      }
+    ]
+  )
+  start = time.perf_counter()
+  fresh = 0.0
+  with tqdm.tqdm(
+    total=sum(planned.seconds.values()),
+    unit="s",
+    bar_format="{desc}{percentage:3.0f}%|{bar}| {elapsed}, {remaining} left",
+  ) as bar:
+
+    def advance(matrix: Matrix) -> None:
+      bar.set_description_str(f"{matrix.projection} {matrix.layer} ", False)
+      bar.update(planned.seconds.get((matrix.projection, matrix.layer), 0))
+
+    def stopping() -> None:
+      stop.raise_if_received("what is done is kept")
+
+    for projection in found.matrices:
+      for row in streaming.analyse(
+        found,
+        projection,
+        settings,
+        vectors=workdir / "vectors" / projection,
+        before=before,
+        advance=advance,
+        stop=stopping,
+      ):
+        writer.write([row])
+        if row["kind"] == "matrix":
+          fresh += found.matrices[projection][row["layer"]].nbytes / 1e9
+        if "problem" in row and row["problem"] not in found.problems:
+          tqdm.tqdm.write(f"geom: {row['problem']}")
+  seconds = time.perf_counter() - start
+  if fresh:
+    writer.write(
+      [{**event, "event": "analysed", "seconds": seconds, "gigabytes": fresh}]
+    )
+    fetch.say(
+      f"analysed {fresh:.2f} GB in {plan.span(seconds)}, "
+      f"{seconds / fresh:.1f} s a GB"
+    )

@@ -1,0 +1,363 @@
+"""One projection after another, one kernel at a time: the analysis itself.
+
+What is done is kept: a row a kernel, its vectors in a file of their own, the
+sum of Grams at every layer where no window is open; so that a run that was
+broken off goes on there. Memory: a kernel, its Gram, a sum a window.
+"""
+
+import hashlib
+import pathlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from geom.data.fetch import replacing
+from geom.weights import depth, measure, sharing, source
+from geom.weights.families import Found
+from geom.weights.kernels import Matrix, read_kernel
+from geom.weights.measure import Measured
+from geom.weights.sharing import Sums
+from geom.weights.source import Unreadable
+
+Row = dict[str, Any]
+# Kernels up to this size are measured several at a time.
+_SMALL_BYTES = 1 << 26
+_UNREAD = "not readable: "
+
+
+class Settings(NamedTuple):
+  """How kernels are measured.
+
+  Attributes:
+    k: singular vectors kept on each side.
+    ks: sizes of common bases, and of overlaps where below `k` or equal.
+    windows: layers that share a basis, besides all.
+    folded: measure diag(gain) K too.
+    full_below: see `geom.weights.spectra.spectrum`.
+    workers: small kernels at a time.
+  """
+
+  k: int
+  ks: tuple[int, ...]
+  windows: tuple[int, ...]
+  folded: bool
+  full_below: int
+  workers: int
+
+
+class Done(NamedTuple):
+  """What one kernel gave: numbers or a problem, and its Gram."""
+
+  matrix: Matrix
+  measured: Measured | None
+  gram: np.ndarray | None
+  scale: float
+  problem: str | None
+
+
+def analyse(
+  found: Found,
+  projection: str,
+  settings: Settings,
+  *,
+  vectors: pathlib.Path,
+  before: Sequence[Row],
+  advance: Callable[[Matrix], None],
+  stop: Callable[[], None],
+) -> Iterator[Row]:
+  """Rows of one projection, those of its kernels first.
+
+  Args:
+    found: the kernels.
+    projection: of them.
+    settings: how they are measured.
+    vectors: a folder for this projection; made when missing.
+    before: rows of an earlier start.
+    advance: is told of every kernel that is done, or was done before.
+    stop: is called where everything is kept; it may raise.
+
+  Yields:
+    Rows of kind `matrix`, `sharing`, and, in the end, `cosines`.
+  """
+  stack = found.matrices[projection]
+  side = found.sides[projection]
+  mine = [r for r in before if r.get("projection") == projection]
+  known = {r["layer"]: r for r in mine if r["kind"] == "matrix"}
+  current = {m.layer: is_current(known.get(m.layer), m) for m in stack}
+  if all(current.values()) and any(r["kind"] == "cosines" for r in mine):
+    for matrix in stack:
+      advance(matrix)
+    return
+  vectors.mkdir(parents=True, exist_ok=True)
+  kept = vectors / "sum.npz"
+  sums, first = None, 0
+  widths = [m.shape[side == "output"] for m in stack if m.problem is None]
+  if widths:
+    sums = Sums(widths[0], settings.windows, settings.ks, settings.full_below)
+    first = sums.load(kept)
+    if not all(current[m.layer] for m in stack[:first]):
+      sums = Sums(widths[0], settings.windows, settings.ks, settings.full_below)
+      first = 0
+  told = {
+    (r["window"], r["start"])
+    for r in mine
+    if r["kind"] == "sharing" and r["start"] + r["window"] <= first
+  }
+  boundary = int(np.lcm.reduce(settings.windows)) if settings.windows else 1
+  for matrix in stack[:first]:
+    advance(matrix)
+  for done in _measured(found, stack[first:], side, settings, current):
+    layer = done.matrix.layer
+    if not current[layer]:
+      if done.measured is not None:
+        _save(vectors / f"{layer:04d}.npz", done.measured)
+      yield _row(done, settings)
+    if sums is not None:
+      if done.gram is not None:
+        sums.add(done.gram)
+      for share in sums.ended(layer, len(stack)):
+        if (share.window, share.start) not in told:
+          yield _share_row(projection, side, share)
+      if (layer + 1) % boundary == 0 and layer + 1 < len(stack):
+        sums.save(kept, layer)
+    advance(done.matrix)
+    del done
+    stop()
+  yield _cosines(projection, stack, vectors, settings)
+  kept.unlink(missing_ok=True)
+
+
+def stamp(matrix: Matrix) -> str:
+  """What tells whether a kernel is the one that was measured before.
+
+  A hash of its first row; or, where that cannot be read, why not.
+  """
+  try:
+    if matrix.problem is not None:
+      raise Unreadable(matrix.problem)
+    first = source.rows(matrix.tensor, 0, 1)
+  except Unreadable as error:
+    return f"{_UNREAD}{error}"
+  shape = f"{matrix.tensor.shape} {matrix.piece.span}"
+  return hashlib.sha256(shape.encode() + first.tobytes()).hexdigest()[:16]
+
+
+def is_current(row: Mapping[str, Any] | None, matrix: Matrix) -> bool:
+  """Whether a row is of this kernel as it lies there now."""
+  return row is not None and row["stamp"] == stamp(matrix)
+
+
+def changed(found: Found, before: Sequence[Row]) -> list[str]:
+  """Tensors that were measured before and are others now."""
+  names = []
+  for row in before:
+    if row["kind"] != "matrix" or row["stamp"].startswith(_UNREAD):
+      continue
+    stack = found.matrices.get(row["projection"], [])
+    if row["layer"] >= len(stack):
+      names.append(f"{row['projection']} of layer {row['layer']}")
+      continue
+    now = stamp(stack[row["layer"]])
+    if now != row["stamp"] and not now.startswith(_UNREAD):
+      names.append(stack[row["layer"]].tensor.name)
+  return names
+
+
+def _measured(
+  found: Found,
+  stack: Sequence[Matrix],
+  side: str,
+  settings: Settings,
+  current: Mapping[int, bool],
+) -> Iterator[Done]:
+  """Kernels in their order; small ones several at a time."""
+
+  def one(matrix: Matrix) -> Done:
+    return _one(found, matrix, side, settings, current[matrix.layer])
+
+  small = all(4 * m.shape[0] * m.shape[1] <= _SMALL_BYTES for m in stack)
+  if not small or settings.workers == 1:
+    yield from map(one, stack)
+    return
+  with ThreadPoolExecutor(settings.workers) as pool:
+    waiting: deque[Future[Done]] = deque()
+    try:
+      for matrix in stack:
+        waiting.append(pool.submit(one, matrix))
+        if len(waiting) > settings.workers:
+          yield waiting.popleft().result()
+      while waiting:
+        yield waiting.popleft().result()
+    finally:
+      for future in waiting:
+        future.cancel()
+
+
+def _one(
+  found: Found,
+  matrix: Matrix,
+  side: str,
+  settings: Settings,
+  only_gram: bool,
+) -> Done:
+  try:
+    kernel = read_kernel(matrix)
+    gain = None
+    tensor = found.gains.get((matrix.projection, matrix.layer))
+    if settings.folded and tensor is not None and not only_gram:
+      gain = source.read(tensor)
+      if gain.shape != kernel.shape[:1]:
+        raise Unreadable(
+          f"{tensor.name}: {gain.shape}, read by {matrix.tensor.name} of "
+          f"{kernel.shape}"
+        )
+  except Unreadable as error:
+    return Done(matrix, None, None, 1.0, str(error))
+  scale = measure.scale(kernel)
+  gram = measure.gram(kernel, side)
+  measured = None
+  if not only_gram:
+    measured = measure.measure(
+      kernel,
+      settings.k,
+      full_below=settings.full_below,
+      residual_gram=gram,
+      side=side,
+      gain=gain,
+    )
+  return Done(matrix, measured, gram, scale, None)
+
+
+def _row(done: Done, settings: Settings) -> Row:
+  matrix, of = done.matrix, done.measured
+  row: Row = {
+    "step": 0,
+    "kind": "matrix",
+    "condition": "weights",
+    "projection": matrix.projection,
+    "layer": matrix.layer,
+    "tensor": matrix.tensor.name,
+    "dtype": matrix.tensor.dtype,
+    "shape": list(matrix.shape),
+    "stamp": stamp(matrix),
+  }
+  if of is None:
+    return {**row, "problem": done.problem}
+  second = float(of.s[1]) if len(of.s) > 1 else 0.0
+  row |= {
+    "s": [float(x) * done.scale for x in of.s],
+    "norm": of.norm * done.scale,
+    "gap": float(of.s[0]) / second if second else float("nan"),
+    "defined": measure.defined(float(of.s[0]), second),
+    "rank": of.rank,
+    "rank_estimated": not of.full,
+    "residual": of.residual,
+    "own": {
+      str(k): kept
+      for k, kept in sharing.own(of.s, of.norm, settings.ks).items()
+    },
+  }
+  if of.folded is not None:
+    s = of.folded[2]
+    row["folded_gap"] = float(s[0] / s[1]) if s[1] else float("nan")
+    row["folded_defined"] = measure.defined(float(s[0]), float(s[1]))
+  return row
+
+
+def _share_row(projection: str, side: str, share: sharing.Share) -> Row:
+  return {
+    "step": 0,
+    "kind": "sharing",
+    "condition": "weights",
+    "projection": projection,
+    "side": side,
+    "window": share.window,
+    "start": share.start,
+    "layers": share.layers,
+    "kept": {str(k): kept for k, kept in share.kept.items()},
+  }
+
+
+def _save(path: pathlib.Path, of: Measured) -> None:
+  folded = {}
+  if of.folded is not None:
+    v, u, s = of.folded
+    folded = {"folded_input": v, "folded_output": u, "folded_s": s}
+  with replacing(path) as temporary, temporary.open("wb") as file:
+    np.savez(file, s=of.s, input=of.input, output=of.output, **folded)
+
+
+def _cosines(
+  projection: str,
+  stack: Sequence[Matrix],
+  vectors: pathlib.Path,
+  settings: Settings,
+) -> Row:
+  """|cos| of all pairs of layers, and overlaps of adjacent ones."""
+  leads: dict[str, list[np.ndarray | None]] = {
+    f"{form}{side}": []
+    for form in ("", "folded_")
+    for side in ("input", "output")
+  }
+  overlaps: dict[str, list[float]] = {}
+  last = None
+  for matrix in stack:
+    path = vectors / f"{matrix.layer:04d}.npz"
+    this = None
+    # A file of another kernel may be left where this one cannot be read.
+    if matrix.problem is None and path.exists():
+      with np.load(path) as saved:
+        this = {name: saved[name] for name in saved.files}
+    for name, stacked in leads.items():
+      stacked.append(_leading(this, name))
+    if matrix.layer:
+      for side in ("input", "output"):
+        for k in settings.ks:
+          overlaps.setdefault(f"overlap_{side}/{k}", []).append(
+            _overlap(last, this, side, k)
+          )
+    last = this
+  row: Row = {
+    "step": 0,
+    "kind": "cosines",
+    "condition": "weights",
+    "projection": projection,
+  }
+  for name, stacked in leads.items():
+    if any(v is not None for v in stacked) or "folded" not in name:
+      row[name] = depth.cosines(stacked)
+  return row | overlaps
+
+
+def _leading(
+  saved: Mapping[str, np.ndarray] | None, name: str
+) -> np.ndarray | None:
+  """The leading vector, where it is defined."""
+  if saved is None or name not in saved:
+    return None
+  folded = name.startswith("folded_")
+  s = saved["folded_s" if folded else "s"]
+  if not measure.defined(float(s[0]), float(s[1]) if len(s) > 1 else 0.0):
+    return None
+  return saved[name] if folded else saved[name][:, 0]
+
+
+def _overlap(
+  a: Mapping[str, np.ndarray] | None,
+  b: Mapping[str, np.ndarray] | None,
+  side: str,
+  k: int,
+) -> float:
+  """NaN where one of the two spaces of k dimensions is not defined."""
+  for of in (a, b):
+    if of is None or k > of[side].shape[1] or k >= len(of["s"]):
+      return float("nan")
+    s = of["s"]
+    if measure.EPS * s[0] ** 2 > measure.LARGEST_TURN * (
+      s[k - 1] ** 2 - s[k] ** 2
+    ):
+      return float("nan")
+  return depth.overlap(a[side][:, :k], b[side][:, :k])
