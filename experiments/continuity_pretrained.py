@@ -5,7 +5,6 @@ leading singular vectors of its layers agree, on which side, and how much of its
 energy a basis common to several layers keeps.
 """
 
-import os
 import pathlib
 import time
 from typing import Any
@@ -109,7 +108,7 @@ def _analyse(
   stop: StopSignal,
 ) -> None:
   section = {k: v for k, v in config["analysis"].items() if k != "projections"}
-  section["workers"] = section["workers"] or os.cpu_count() or 1
+  section["workers"] = section["workers"] or streaming.cores()
   settings = streaming.Settings(**section)
   speed = plan.rates(found)
   planned = plan.plan(found, settings, speed)

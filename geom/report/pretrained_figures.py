@@ -46,7 +46,7 @@ def all_pairs(of: Analysis) -> Figure:
   """|cos| of the leading vectors of every two layers: how far they go on."""
   names = list(of.cosines)
   figure, axes = figures.panels(
-    2, len(names), figsize=(2.1 * len(names) + 1, 5), squeeze=False
+    2, len(names), figsize=(2.1 * len(names) + 1, 5)
   )
   for line, side in zip(axes, SIDES, strict=True):
     for ax, p in zip(line, names, strict=True):

@@ -6,6 +6,7 @@ broken off goes on there. Memory: a kernel, its Gram, a sum a window.
 """
 
 import hashlib
+import os
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+import threadpoolctl
 
 from geom.data.fetch import replacing
 from geom.weights import depth, measure, sharing, source
@@ -182,7 +184,13 @@ def _measured(
   if not small or settings.workers == 1:
     yield from map(one, stack)
     return
-  with ThreadPoolExecutor(settings.workers) as pool:
+  # A thread a kernel, each with its share of the cores: threads of BLAS above
+  # the cores wait for one another by spinning.
+  threads = max(1, cores() // settings.workers)
+  with (
+    threadpoolctl.threadpool_limits(threads, user_api="blas"),
+    ThreadPoolExecutor(settings.workers) as pool,
+  ):
     waiting: deque[Future[Done]] = deque()
     try:
       for matrix in stack:
@@ -194,6 +202,13 @@ def _measured(
     finally:
       for future in waiting:
         future.cancel()
+
+
+def cores() -> int:
+  """The cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):  # Linux
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def _one(
