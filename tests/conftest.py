@@ -17,7 +17,10 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import jaxtyping
 import pytest
+import threadpoolctl
 
+# For libraries that a plugin of pytest has loaded before the line above.
+threadpoolctl.threadpool_limits(1, user_api="blas")
 jaxtyping.install_import_hook("geom", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -12,6 +12,8 @@ import tensorstore
 from geom.weights.source import Source, SourceError, Tensor, Unreadable
 
 _METADATA = "_METADATA"
+# Modules of which a parameter has all layers, in our models.
+STACKED = ("blocks", "hidden")
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:
@@ -20,7 +22,7 @@ def is_checkpoint(path: pathlib.Path) -> bool:
 
 
 def open_checkpoint(path: pathlib.Path, *, seed_index: int) -> Source:
-  """The parameters of a checkpoint, `blocks/...` by layer.
+  """The parameters of a checkpoint, those of stacks by layer.
 
   Args:
     path: `WORKDIR/checkpoints/CONDITION`, of which the newest step is taken,
@@ -70,13 +72,13 @@ def _tensors(
   shape: tuple[int, ...],
   seed_index: int,
 ) -> dict[str, Tensor]:
-  """A parameter `(seed, ...)`; those of blocks, `(seed, layer, ...)`, apart."""
+  """A parameter `(seed, ...)`; of a stack, `(seed, layer, ...)`, each layer's."""
   if seed_index >= shape[0]:
     raise SourceError(
       f"{state}: config.seed_index: {seed_index}, of {shape[0]} seeds"
     )
   name = "/".join(keys[1:])
-  if keys[1] != "blocks" or len(shape) < 3:
+  if keys[1] not in STACKED or len(shape) < 3:
     return {name: _tensor(state, keys, name, (seed_index,), shape[1:])}
   return {
     f"{name}/{layer}": _tensor(

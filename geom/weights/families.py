@@ -34,7 +34,8 @@ GPT2_SIDES = {
   "up": "input", "down": "output",
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
-  # Llama, Mistral, Qwen, SmolLM, Gemma and Phi-3 of Hugging Face.
+  # Llama, Mistral, Qwen, SmolLM and Phi-3 of Hugging Face; Gemma and OLMo 2
+  # without their gains, see `_plain_gains`.
   "llama": {
     "layers": {
       "q": "layers.{l}.self_attn.q_proj.weight",
@@ -167,10 +168,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
   },
   # The residual MLP: one square kernel a layer reads the stream and writes it.
   "geom_resmlp": {
-    "layers": {"kernel": "blocks/kernel/{l}"},
+    "layers": {"kernel": "hidden/kernel/{l}"},
     "stored": "in_out",
     "gains": {},
-    "rest": r"blocks/.*(norm|bias|scale).*/\d+",
+    "rest": r"hidden/(norm|bias).*",
     "sides": {"kernel": "input"},
   },
 }
@@ -321,6 +322,7 @@ def _found(
     (part, layer): tensor
     for (key, layer), tensor in seen.gains.items()
     for part in key.split("+")
+    if _plain_gains(source)
   }
   problems = [
     m.problem for of in matrices.values() for m in of if m.problem is not None
@@ -329,6 +331,18 @@ def _found(
   return Found(
     name, matrices, gains, sides, layers, tuple(dict.fromkeys(problems))
   )
+
+
+def _plain_gains(source: Source) -> bool:
+  """Whether norms are where the table has them, and multiply by their gain.
+
+  Gemma's multiply by 1 + gain; where blocks have a norm after the feed-forward
+  too, names like `post_attention_layernorm` mean another place.
+  """
+  if str(source.metadata.get("model_type", "")).startswith("gemma"):
+    return False
+  after = ("post_feedforward", "post_ffw")
+  return not any(x in name for name in source.tensors for x in after)
 
 
 def _alike(stack: Sequence[Matrix]) -> list[Matrix]:

@@ -8,6 +8,7 @@ that a sum is all that has to be remembered.
 """
 
 import pathlib
+import zipfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -95,13 +96,14 @@ class Sums:
     0, and nothing is taken, where there is none, or none that can be read.
     """
     try:
-      with np.load(path) as saved:
+      # numpy leaves a file open that it cannot read, if it opened it.
+      with path.open("rb") as file, np.load(file) as saved:
         if saved["sum"].shape != self.sums[ALL].shape:
           return 0
         self.sums[ALL] = saved["sum"]
         self.counts[ALL] = int(saved["count"])
         return int(saved["after"]) + 1
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
       return 0
 
 
