@@ -6,6 +6,7 @@ energy a basis common to several layers keeps.
 """
 
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -133,6 +134,7 @@ def _analyse(
   )
   start = time.perf_counter()
   fresh = 0.0
+  said = set(found.problems)
   with tqdm.tqdm(
     total=sum(planned.seconds.values()),
     unit="s",
@@ -159,8 +161,10 @@ def _analyse(
         writer.write([row])
         if row["kind"] == "matrix":
           fresh += found.matrices[projection][row["layer"]].nbytes / 1e9
-        if "problem" in row and row["problem"] not in found.problems:
-          tqdm.tqdm.write(f"geom: {row['problem']}")
+        for key in ("problem", "gain_problem"):
+          if row.get(key) and row[key] not in said:
+            said.add(row[key])
+            bar.write(f"geom: {row[key]}", file=sys.stderr)
   seconds = time.perf_counter() - start
   if fresh:
     writer.write(

@@ -17,16 +17,19 @@ _UNDEFINED = "0.8"
 
 
 @matplotlib.rc_context(figures.STYLE)
-def pairs(of: Analysis) -> Figure:
+def pairs(of: Analysis) -> Figure | None:
   """|cos| of adjacent layers: projection against pair of layers, a map a side.
 
-  A star is at projections that meet the residual stream on that side.
+  A star is at projections that meet the residual stream on that side. None of
+  one layer, which has no pair.
   """
   names = list(of.cosines)
+  longest = max(len(data.adjacent(of, p, "input")) for p in names)
+  if not longest:
+    return None
   figure, axes = figures.panels(2, 1, figsize=(9, 5.2), sharex=True)
   for ax, side in zip(axes[:, 0], SIDES, strict=True):
     values = [data.adjacent(of, p, side) for p in names]
-    longest = max(map(len, values))
     padded = np.full((len(names), longest), np.nan)
     for line, row in zip(padded, values, strict=True):
       line[: len(row)] = row
@@ -105,7 +108,8 @@ def sharing(of: Analysis) -> Figure | None:
   for ax, p in zip(axes[0], names, strict=True):
     d = data.width(of, p, of.sides[p])
     for i, (w, label) in enumerate(zip(windows, labels, strict=True)):
-      _line(ax, i, label, ks, np.array([data.kept(of, p, w, k) for k in ks]))
+      kept = np.array([data.kept(of, p, w, k) for k in ks])
+      _line(ax, i, label, np.array(ks), kept)
     ax.plot(
       ks, [min(1, k / d) for k in ks], ":", color="black", lw=1, label="chance"
     )
@@ -185,8 +189,6 @@ def removal(of: Analysis, projections: Sequence[str]) -> Figure | None:
   return figure
 
 
-def _line(
-  ax: Axes, i: int, label: str, x: Sequence[float] | np.ndarray, y: np.ndarray
-) -> None:
+def _line(ax: Axes, i: int, label: str, x: np.ndarray, y: np.ndarray) -> None:
   if np.isfinite(y).any():
     ax.plot(x, y, label=label, ms=2.5, lw=1.1, **figures.look(i))

@@ -148,7 +148,11 @@ def problems(of: Analysis) -> list[str]:
   """What could not be read, a line each."""
   found = list(of.start.get("problems", []))
   found += [
-    r["problem"] for rows in of.kernels.values() for r in rows if "problem" in r
+    r[key]
+    for rows in of.kernels.values()
+    for r in rows
+    for key in ("problem", "gain_problem")
+    if key in r
   ]
   return list(dict.fromkeys(found))
 

@@ -72,7 +72,7 @@ def _tensors(
   shape: tuple[int, ...],
   seed_index: int,
 ) -> dict[str, Tensor]:
-  """A parameter `(seed, ...)`; of a stack, `(seed, layer, ...)`, each layer's."""
+  """A parameter `(seed, ...)`; of a stack `(seed, layer, ...)` every layer."""
   if seed_index >= shape[0]:
     raise SourceError(
       f"{state}: config.seed_index: {seed_index}, of {shape[0]} seeds"

@@ -313,7 +313,7 @@ def _found(
       key = next((k for k in mine if (k, layer) in seen.kernels), mine[0])
       tensor = seen.kernels.get((key, layer))
       if tensor is None:
-        absent = family["layers"][key].replace("{l}", str(layer))
+        absent = _named(seen, key, family["layers"][key], layer)
         tensor = missing(absent, f"{absent} is not there")
       piece = _piece(tensor, key.split("+"), part, stored, source.metadata)
       stack.append(Matrix(part, layer, tensor, piece, stored == "out_in"))
@@ -343,6 +343,13 @@ def _plain_gains(source: Source) -> bool:
     return False
   after = ("post_feedforward", "post_ffw")
   return not any(x in name for name in source.tensors for x in after)
+
+
+def _named(seen: _Seen, key: str, pattern: str, layer: int) -> str:
+  """The name that a kernel would have, with what others have before it."""
+  other, tensor = next((i, t) for (k, i), t in seen.kernels.items() if k == key)
+  end = len(pattern.replace("{l}", str(other)))
+  return tensor.name[:-end] + pattern.replace("{l}", str(layer))
 
 
 def _alike(stack: Sequence[Matrix]) -> list[Matrix]:

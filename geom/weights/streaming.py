@@ -22,7 +22,7 @@ from geom.weights.families import Found
 from geom.weights.kernels import Matrix, read_kernel
 from geom.weights.measure import Measured
 from geom.weights.sharing import Sums
-from geom.weights.source import Unreadable
+from geom.weights.source import Tensor, Unreadable
 
 Row = dict[str, Any]
 # Kernels up to this size are measured several at a time.
@@ -58,6 +58,7 @@ class Done(NamedTuple):
   gram: np.ndarray | None
   scale: float
   problem: str | None
+  gain_problem: str | None = None  # Of the gain alone.
 
 
 def analyse(
@@ -88,7 +89,13 @@ def analyse(
   side = found.sides[projection]
   mine = [r for r in before if r.get("projection") == projection]
   known = {r["layer"]: r for r in mine if r["kind"] == "matrix"}
-  current = {m.layer: is_current(known.get(m.layer), m) for m in stack}
+  gains = {
+    m.layer: found.gains.get((projection, m.layer)) if settings.folded else None
+    for m in stack
+  }
+  current = {
+    m.layer: is_current(known.get(m.layer), m, gains[m.layer]) for m in stack
+  }
   if all(current.values()) and any(r["kind"] == "cosines" for r in mine):
     for matrix in stack:
       advance(matrix)
@@ -111,12 +118,12 @@ def analyse(
   boundary = int(np.lcm.reduce(settings.windows)) if settings.windows else 1
   for matrix in stack[:first]:
     advance(matrix)
-  for done in _measured(found, stack[first:], side, settings, current):
+  for done in _measured(stack[first:], gains, side, settings, current):
     layer = done.matrix.layer
     if not current[layer]:
       if done.measured is not None:
         _save(vectors / f"{layer:04d}.npz", done.measured)
-      yield _row(done, settings)
+      yield _row(done, gains[layer], settings)
     if sums is not None:
       if done.gram is not None:
         sums.add(done.gram)
@@ -147,9 +154,25 @@ def stamp(matrix: Matrix) -> str:
   return hashlib.sha256(shape.encode() + first.tobytes()).hexdigest()[:16]
 
 
-def is_current(row: Mapping[str, Any] | None, matrix: Matrix) -> bool:
-  """Whether a row is of this kernel as it lies there now."""
-  return row is not None and row["stamp"] == stamp(matrix)
+def gain_stamp(gain: Tensor | None) -> str | None:
+  """The same of the gain that a kernel is folded with, of all of it."""
+  if gain is None:
+    return None
+  try:
+    return hashlib.sha256(source.read(gain).tobytes()).hexdigest()[:16]
+  except Unreadable as error:
+    return f"{_UNREAD}{error}"
+
+
+def is_current(
+  row: Mapping[str, Any] | None, matrix: Matrix, gain: Tensor | None
+) -> bool:
+  """Whether a row is of this kernel and gain as they lie there now."""
+  return (
+    row is not None
+    and row["stamp"] == stamp(matrix)
+    and row["gain_stamp"] == gain_stamp(gain)
+  )
 
 
 def changed(found: Found, before: Sequence[Row]) -> list[str]:
@@ -165,12 +188,16 @@ def changed(found: Found, before: Sequence[Row]) -> list[str]:
     now = stamp(stack[row["layer"]])
     if now != row["stamp"] and not now.startswith(_UNREAD):
       names.append(stack[row["layer"]].tensor.name)
-  return names
+    gain = found.gains.get((row["projection"], row["layer"]))
+    told, now = row["gain_stamp"] or _UNREAD, gain_stamp(gain) or _UNREAD
+    if now != told and not any(x.startswith(_UNREAD) for x in (now, told)):
+      names.append(gain.name)
+  return list(dict.fromkeys(names))
 
 
 def _measured(
-  found: Found,
   stack: Sequence[Matrix],
+  gains: Mapping[int, Tensor | None],
   side: str,
   settings: Settings,
   current: Mapping[int, bool],
@@ -178,7 +205,8 @@ def _measured(
   """Kernels in their order; small ones several at a time."""
 
   def one(matrix: Matrix) -> Done:
-    return _one(found, matrix, side, settings, current[matrix.layer])
+    layer = matrix.layer
+    return _one(matrix, gains[layer], side, settings, current[layer])
 
   small = all(4 * m.shape[0] * m.shape[1] <= _SMALL_BYTES for m in stack)
   if not small or settings.workers == 1:
@@ -212,25 +240,27 @@ def cores() -> int:
 
 
 def _one(
-  found: Found,
   matrix: Matrix,
+  tensor: Tensor | None,
   side: str,
   settings: Settings,
   only_gram: bool,
 ) -> Done:
   try:
     kernel = read_kernel(matrix)
-    gain = None
-    tensor = found.gains.get((matrix.projection, matrix.layer))
-    if settings.folded and tensor is not None and not only_gram:
+  except Unreadable as error:
+    return Done(matrix, None, None, 1.0, str(error))
+  gain, gain_problem = None, None
+  if tensor is not None and not only_gram:
+    try:
       gain = source.read(tensor)
       if gain.shape != kernel.shape[:1]:
         raise Unreadable(
           f"{tensor.name}: {gain.shape}, read by {matrix.tensor.name} of "
           f"{kernel.shape}"
         )
-  except Unreadable as error:
-    return Done(matrix, None, None, 1.0, str(error))
+    except Unreadable as error:
+      gain, gain_problem = None, str(error)
   scale = measure.scale(kernel)
   gram = measure.gram(kernel, side)
   measured = None
@@ -243,10 +273,10 @@ def _one(
       side=side,
       gain=gain,
     )
-  return Done(matrix, measured, gram, scale, None)
+  return Done(matrix, measured, gram, scale, None, gain_problem)
 
 
-def _row(done: Done, settings: Settings) -> Row:
+def _row(done: Done, gain: Tensor | None, settings: Settings) -> Row:
   matrix, of = done.matrix, done.measured
   row: Row = {
     "step": 0,
@@ -258,9 +288,12 @@ def _row(done: Done, settings: Settings) -> Row:
     "dtype": matrix.tensor.dtype,
     "shape": list(matrix.shape),
     "stamp": stamp(matrix),
+    "gain_stamp": gain_stamp(gain),
   }
   if of is None:
     return {**row, "problem": done.problem}
+  if done.gain_problem is not None:
+    row["gain_problem"] = done.gain_problem
   second = float(of.s[1]) if len(of.s) > 1 else 0.0
   row |= {
     "s": [float(x) * done.scale for x in of.s],

@@ -141,8 +141,9 @@ def test_a_family_described_in_a_few_lines(open_as):
     kernels["q", i] = np.float32(rng.standard_normal((4, 4)))
     kernels["down", i] = np.float32(rng.standard_normal((6, 4)))
   tensors = {
-    "encoder."
-    + BERT["layers"][p].replace("{l}", str(i)): np.ascontiguousarray(k.T)
+    "encoder." + BERT["layers"][p].replace("{l}", str(i)): np.ascontiguousarray(
+      k.T
+    )
     for (p, i), k in kernels.items()
   }
   tensors["encoder.layer.0.output.LayerNorm.x"] = np.ones((2, 2), "f4")

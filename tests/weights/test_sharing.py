@@ -84,7 +84,11 @@ def test_a_kept_sum_that_is_damaged_or_of_another_width_is_not_taken(tmp_path):
 def test_ones_own_share_is_of_squared_singular_values():
   s = np.array([2.0, 1.0, 1.0])
   kept = sharing.own(s, np.sqrt(6.0), (1, 2, 3, 4))
-  assert kept == {1: pytest.approx(4 / 6), 2: pytest.approx(5 / 6), 3: pytest.approx(1)}
+  assert kept == {
+    1: pytest.approx(4 / 6),
+    2: pytest.approx(5 / 6),
+    3: pytest.approx(1),
+  }
   assert np.isnan(sharing.own(np.zeros(3), 0.0, (1,))[1])
 
 

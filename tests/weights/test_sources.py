@@ -145,9 +145,7 @@ def test_a_file_cut_in_its_header_is_one_line(
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i8", "?"])
-def test_other_dtypes_are_a_problem_of_that_tensor(
-  tmp_path, made, save, dtype
-):
+def test_other_dtypes_are_a_problem_of_that_tensor(tmp_path, made, save, dtype):
   tensors = made.tensors()
   name = "model.layers.1.mlp.up_proj.weight"
   tensors[name] = tensors[name].astype(dtype)
