@@ -113,7 +113,9 @@ def analyse(
   told = {
     (r["window"], r["start"])
     for r in mine
-    if r["kind"] == "sharing" and r["start"] + r["window"] <= first
+    if r["kind"] == "sharing"
+    and r["window"] != sharing.ALL
+    and r["start"] + r["window"] <= first
   }
   boundary = int(np.lcm.reduce(settings.windows)) if settings.windows else 1
   for matrix in stack[:first]:
