@@ -19,7 +19,7 @@ from geom import record
 from geom.data import fetch, smollm2
 from geom.train.checkpoint import ResumeError
 from geom.train.stop import StopSignal
-from geom.weights import families, opening, plan, source, streaming
+from geom.weights import families, opening, plan, resuming, source, streaming
 from geom.weights.families import Found
 from geom.weights.kernels import Matrix
 
@@ -51,18 +51,22 @@ def run(
     fetch.say(problem)
   writer = record.Writer(workdir / "metrics.jsonl")
   before = [r for r in record.read(writer.path) if r["kind"] != "event"]
-  changed = streaming.changed(found, before)
+  folded = config["analysis"]["folded"]
+  current, changed = resuming.compare(found, before, folded)
   if changed:
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     raise ResumeError(
-      f"{workdir} holds the analysis of other weights; changed: "
+      f"{workdir} holds the analysis of other weights; changed or gone: "
       f"{', '.join(changed[:3])}{more}"
     )
   with StopSignal() as stop:
-    _analyse(config, weights, found, workdir, writer, before, stop)
+    _analyse(config, weights, found, workdir, writer, before, current, stop)
     rows = record.read(writer.path)
     if not any(r["kind"] == "matrix" and "s" in r for r in rows):
-      raise source.SourceError(f"{weights.path}: no kernel could be read")
+      first = next((r["problem"] for r in rows if "problem" in r), "none there")
+      raise source.SourceError(
+        f"{weights.path}: no kernel could be read; {first}"
+      )
     if config["loss"]["enabled"]:
       losses.run(config, weights, found, workdir, writer, data_dir, stop)
   return report(workdir)
@@ -91,11 +95,19 @@ def _wanted(found: Found, config: dict[str, Any]) -> Found:
         f"{', '.join(found.matrices)}"
       )
   matrices = {p: found.matrices[p] for p in found.matrices if p in wanted}
-  problems = [m.problem for of in matrices.values() for m in of if m.problem]
+  mine, others = (
+    {
+      m.problem
+      for p, of in found.matrices.items()
+      for m in of
+      if (p in matrices) == wanted
+    }
+    for wanted in (True, False)
+  )
   return found._replace(
     matrices=matrices,
     sides={p: found.sides[p] for p in matrices},
-    problems=tuple(dict.fromkeys(problems)),
+    problems=tuple(p for p in found.problems if p in mine or p not in others),
   )
 
 
@@ -106,6 +118,7 @@ def _analyse(
   workdir: pathlib.Path,
   writer: record.Writer,
   before: list[record.Row],
+  current: set[tuple[str, int]],
   stop: StopSignal,
 ) -> None:
   section = {k: v for k, v in config["analysis"].items() if k != "projections"}
@@ -128,7 +141,7 @@ def _analyse(
         "gigabytes": planned.gigabytes,
         "planned_seconds": sum(planned.seconds.values()),
         "gflops": speed.flops / 1e9,
-        "problems": [*weights.problems],
+        "problems": list(dict.fromkeys([*weights.problems, *found.problems])),
       }
     ]
   )
@@ -155,6 +168,7 @@ def _analyse(
         settings,
         vectors=workdir / "vectors" / projection,
         before=before,
+        current=current,
         advance=advance,
         stop=stopping,
       ):

@@ -48,7 +48,7 @@ def run(
   """Writes a row of kind `loss` for every edit that has none yet."""
   section = config["loss"]
   before = {_key(r) for r in record.read(writer.path) if r["kind"] == "loss"}
-  edits = [e for e in _edits(section, found) if _key(e) not in before]
+  edits = [e for e in _edits(section, weights, found) if _key(e) not in before]
   if not edits:
     return
   tokens = _tokens(section, weights, data_dir)
@@ -70,10 +70,13 @@ def run(
       stop.raise_if_received("what is done is kept")
 
 
-def _edits(section: dict[str, Any], found: Found) -> list[record.Row]:
+def _edits(
+  section: dict[str, Any], weights: Source, found: Found
+) -> list[record.Row]:
   """Every edit as the row it will be, those of one basis side by side."""
   row = {"step": 0, "kind": "loss", "condition": "weights"}
-  edits: list[record.Row] = [{**row, "edit": "none"}]
+  vocabulary = params.settings_of(weights, found)["vocabulary"]
+  edits: list[record.Row] = [{**row, "edit": "none", "vocabulary": vocabulary}]
   edits += [{**row, "edit": "removed", "layer": i} for i in range(found.layers)]
   for projection, side in found.sides.items():
     shape = found.matrices[projection][0].shape

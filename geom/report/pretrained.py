@@ -34,7 +34,9 @@ Nats a token above {base:.4f}, the loss of the weights as they are, with one
 projection of all layers replaced by what k directions keep; own is each
 layer's truncated SVD, the same on both sides. A side with fewer dimensions has
 less to lose at the same k. {tokens} tokens of packaged text, the same for all;
-differences below a few thousandths are within what other text would change."""
+differences below a few thousandths are within what other text would change.
+Above {nothing:.2f} a model is worse than one that knows nothing: of two such
+costs the smaller says little."""
 REMOVALS = """\
 A layer left out adds nothing to the residual stream. Rank correlation of its
 cost with its continuity: {all} over all layers, {inner} without the first and
@@ -98,7 +100,11 @@ def write_report(
   parts += _images(drawn, "sharing")
   if data.costs(of):
     tokens = next(r["tokens"] for r in of.losses if "tokens" in r)
-    text = LOSSES.format(base=data.base_loss(of), tokens=tokens)
+    text = LOSSES.format(
+      base=data.base_loss(of),
+      tokens=tokens,
+      nothing=data.knowing_nothing(of),
+    )
     parts += ["## What sharing costs", text, tables.losses(of)]
     parts += _images(drawn, "costs")
   if "removal" in drawn:

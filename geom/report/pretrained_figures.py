@@ -14,6 +14,7 @@ from geom.report.pretrained_tables import WINDOWS
 
 VECTORS = {"input": "$v_1$, input side", "output": "$u_1$, output side"}
 _UNDEFINED = "0.8"
+_NOTHING = "knowing nothing"
 
 
 @matplotlib.rc_context(figures.STYLE)
@@ -140,14 +141,10 @@ def costs(of: Analysis) -> Figure | None:
         if w == 1 and side != of.sides[p]:
           continue
         mine = side == of.sides[p]
-        label = (
-          "own"
-          if w == 1
-          else (
-            f"{WINDOWS.get(w, f'{w} layers')}, "
-            f"{'the stream' if mine else 'the other'}{chr(39)}s side"
-          )
-        )
+        label = "own"
+        if w != 1:
+          where = "the stream's" if mine else "the other"
+          label = f"{WINDOWS.get(w, f'{w} layers')}, {where} side"
         points = sorted(
           (k, v)
           for (q, s, x, k), v in found.items()
@@ -162,6 +159,10 @@ def costs(of: Analysis) -> Figure | None:
           ks, np.maximum(values, 1e-3), label=label, ms=3, lw=1.2, **style
         )
         labels += [label] * (label not in labels)
+    nothing = data.knowing_nothing(of)
+    if np.isfinite(nothing):
+      ax.axhline(nothing, color="black", ls=":", lw=1, label=_NOTHING)
+      labels += [_NOTHING] * (_NOTHING not in labels)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_title(f"{p} (stream: {of.sides[p]})")

@@ -152,6 +152,12 @@ def base_loss(of: Analysis) -> float:
   return float("nan") if not found or found[-1] is None else found[-1]
 
 
+def knowing_nothing(of: Analysis) -> float:
+  """Nats above the base of a guess that holds all tokens equally likely."""
+  found = [r["vocabulary"] for r in of.losses if r["edit"] == "none"]
+  return float(np.log(found[-1])) - base_loss(of) if found else float("nan")
+
+
 def costs(of: Analysis) -> dict[tuple[str, str, int, int], float]:
   """Nats above the base by (projection, side, window, k).
 

@@ -154,6 +154,12 @@ def problems(of: Analysis) -> list[str]:
     for key in ("problem", "gain_problem")
     if key in r
   ]
+  found += [
+    f"{r['tensor']}: all zero, so no direction leads"
+    for rows in of.kernels.values()
+    for r in rows
+    if r.get("norm") == 0
+  ]
   return list(dict.fromkeys(found))
 
 

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from geom.weights.source import Source, SourceError, Tensor, Unreadable
+from geom.weights.source import (
+  Source,
+  SourceError,
+  Tensor,
+  Unreadable,
+  version_of,
+)
 
 _METADATA = "_METADATA"
 # Modules of which a parameter has all layers, in our models.
@@ -115,4 +121,7 @@ def _tensor(
       raise Unreadable(f"{state}: {name}: {reason}") from None
     return np.asarray(found, np.float32)
 
-  return Tensor(name, shape, "checkpoint", 4 * math.prod(shape), rows)
+  return Tensor(
+    name, shape, "checkpoint", 4 * math.prod(shape), rows,
+    version=version_of(state / _METADATA),
+  )  # fmt: skip

@@ -53,7 +53,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
       "q+k+v": "layers.{l}.input_layernorm.weight",
       "gate+up": "layers.{l}.post_attention_layernorm.weight",
     },
-    "rest": r"layers\.\d+\..*(norm|bias|rotary_emb)[^/]*",
+    "rest": r"layers\.\d+\..*(norm|bias|rotary_emb|scale)[^/]*",
     "sides": LLAMA_SIDES,
   },
   # The same as Meta distributes it.
@@ -226,7 +226,25 @@ def recognise(source: Source, custom: Mapping[str, Any] | None = None) -> Found:
   if not complete:
     raise SourceError(_refusal(source, tried, custom))
   most = max(complete, key=lambda n: len(tried[n].kernels))
-  return _found(source, most, families[most], tried[most])
+  found = _found(source, most, families[most], tried[most])
+  if custom:
+    return found
+  # nanoGPT's names are those of GPT-2, its kernels are stored as nn.Linear's.
+  stored = "in_out" if families[most]["stored"] == "out_in" else "out_in"
+  other = families[most] | {"stored": stored}
+  turned = _found(source, most, other, tried[most])
+  best = min(
+    found, turned, key=lambda f: (len(_widths(f)) > 1, len(f.problems))
+  )
+  if len(_widths(best)) > 1:
+    each = {p: _widths(found, p) for p in found.matrices}
+    said = ", ".join(f"{p} {max(w)}" for p, w in each.items() if w)
+    raise SourceError(
+      f"{source.path}: by the names of family {most} its projections meet "
+      f"residual streams of several widths: {said}; describe it in "
+      "config.family, see the README"
+    )
+  return best
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -295,6 +313,7 @@ def _found(
   source: Source, name: str, family: Mapping[str, Any], seen: _Seen
 ) -> Found:
   layers = 1 + max(layer for _, layer in seen.kernels)
+  layers = max(layers, layer_count(source.metadata))
   if layers > _MOST_LAYERS:
     raise SourceError(f"{source.path}: names a layer {layers - 1}")
   used = list(dict.fromkeys(key for key, _ in seen.kernels))
@@ -325,6 +344,11 @@ def _found(
     if _plain_gains(source)
   }
   problems = [
+    f"{source.path.name}: no layer has {p}"
+    for p in family["sides"]
+    if p not in there
+  ]
+  problems += [
     m.problem for of in matrices.values() for m in of if m.problem is not None
   ]
   sides = {p: family["sides"][p] for p in matrices}
@@ -343,6 +367,16 @@ def _plain_gains(source: Source) -> bool:
     return False
   after = ("post_feedforward", "post_ffw")
   return not any(x in name for name in source.tensors for x in after)
+
+
+def _widths(found: Found, projection: str | None = None) -> set[int]:
+  """Of the residual stream, by all projections or one."""
+  return {
+    m.shape[found.sides[p] == "output"]
+    for p, of in found.matrices.items()
+    for m in of
+    if m.problem is None and projection in (None, p)
+  }
 
 
 def _named(seen: _Seen, key: str, pattern: str, layer: int) -> str:
@@ -395,6 +429,14 @@ def _piece(
   at = parts.index(part)
   start = unit * sum(weights[:at])
   return Piece((start, start + unit * weights[at]))
+
+
+def layer_count(metadata: Mapping[str, Any]) -> int:
+  """Layers that there should be, as the files say; 0 where they do not."""
+  architecture = metadata.get("general.architecture", "")
+  names = ("num_hidden_layers", "n_layer", f"{architecture}.block_count")
+  found = [metadata[k] for k in names if isinstance(metadata.get(k), int)]
+  return found[0] if found else 0
 
 
 def head_counts(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]:

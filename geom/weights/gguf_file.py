@@ -8,7 +8,14 @@ from typing import Any
 import gguf
 import numpy as np
 
-from geom.weights.source import Source, SourceError, Tensor, Unreadable, broken
+from geom.weights.source import (
+  Source,
+  SourceError,
+  Tensor,
+  Unreadable,
+  broken,
+  version_of,
+)
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _LONGEST_FIELD = 64
@@ -106,14 +113,12 @@ def _tensor(
   except ValueError:
     return broken(name, shape, str(kind), f"{name}: unknown GGUF type {kind}")
   dtype = quantisation.name
-  try:
-    gguf.dequantize(np.zeros((0,), np.uint8), quantisation)
-  except NotImplementedError:
+  if not shape:
+    return broken(name, shape, dtype, f"{name}: a single number")
+  if not _is_known(quantisation):
     return broken(
       name, shape, dtype, f"{name}: gguf does not dequantise {dtype}"
     )
-  except Exception:  # An empty array may be refused for its shape.
-    pass
   block, block_bytes = gguf.GGML_QUANT_SIZES[quantisation]
   width = math.prod(shape[1:])
   if len(shape) < 2:  # A vector is one row of the file.
@@ -150,7 +155,19 @@ def _tensor(
       return found.reshape(shape)[first:stop]
     return found.reshape(stop - first, *shape[1:])
 
-  return Tensor(name, shape, dtype, nbytes, rows)
+  return Tensor(name, shape, dtype, nbytes, rows, version=version_of(path))
+
+
+def _is_known(quantisation: gguf.GGMLQuantizationType) -> bool:
+  if quantisation == gguf.GGMLQuantizationType.F64:
+    return True
+  try:
+    gguf.dequantize(np.zeros((0,), np.uint8), quantisation)
+  except NotImplementedError:
+    return False
+  except Exception:  # An empty array may be refused for its shape.
+    pass
+  return True
 
 
 def _dequantised(

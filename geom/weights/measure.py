@@ -96,12 +96,17 @@ def measure(
   mine = np.ascontiguousarray(found.vectors[:, :k])
   theirs = _other(kernel, mine, shorter)
   folded = None
+  if gain is not None:
+    size = max(float(np.abs(gain).max()), 1e-30)
+    gain = gain / np.float32(size)  # Squares are finite.
   if gain is not None and not m <= n:
     # The Gram of the longer side is not made for this.
     folded = _folded_output(kernel, gain)
   elif gain is not None:
     wide = small if shorter == "input" else gram(kernel, "input")
     folded = _folded_input(kernel, wide, gain)
+  if folded is not None:
+    folded = (*folded[:2], folded[2] * size)
   return Measured(
     s=s,
     input=mine if shorter == "input" else theirs,

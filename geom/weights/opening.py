@@ -6,6 +6,7 @@ from geom.weights import checkpoint, gguf_file, safetensors_file
 from geom.weights.source import Source, SourceError
 
 _GGUF = b"GGUF"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def open_source(path: pathlib.Path, *, seed_index: int = 0) -> Source:
@@ -33,12 +34,16 @@ def open_source(path: pathlib.Path, *, seed_index: int = 0) -> Source:
     return gguf_file.open_file(path)
   if path.name.endswith(".index.json"):
     return _open_folder(path.parent)
-  if path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
-    raise SourceError(
-      f"{path} is a pickle, which may run code when it is read; convert it to "
-      "safetensors"
-    )
+  if path.suffix in _PICKLES:
+    raise _pickle(path)
   return safetensors_file.open_file(path)
+
+
+def _pickle(path: pathlib.Path) -> SourceError:
+  return SourceError(
+    f"{path} is a pickle, which may run code when it is read; convert it to "
+    "safetensors"
+  )
 
 
 def _open_folder(path: pathlib.Path) -> Source:
@@ -52,6 +57,9 @@ def _open_folder(path: pathlib.Path) -> Source:
   if files:
     names = ", ".join(p.name for p in files[:5])
     raise SourceError(f"{path} holds several GGUF files, name one: {names}")
+  pickles = [p for p in path.iterdir() if p.suffix in _PICKLES]
+  if pickles:
+    raise _pickle(pickles[0])
   raise SourceError(
     f"{path} holds no *.safetensors, no *.gguf and no checkpoint of ours"
   )

@@ -8,6 +8,7 @@ files into memory, which counts as the process's own.
 import json
 import math
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,12 @@ from geom.weights.source import (
   Unreadable,
   broken,
   missing,
+  version_of,
 )
 
 INDEX = "model.safetensors.index.json"
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
+_MOST_FILES = 10_000
 _LARGEST_HEADER = 100_000_000
 # How a dtype is read: numpy's name for the bytes. bfloat16 is widened below.
 _READ = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -66,7 +70,19 @@ def open_folder(folder: pathlib.Path) -> Source | None:
   files = sorted(folder.glob("*.safetensors"))
   if not files:
     return None
-  return _joined(folder, {path.name: None for path in files})
+  return _joined(folder, dict.fromkeys(_whole([p.name for p in files])))
+
+
+def _whole(names: list[str]) -> list[str]:
+  """Files and those that should be beside them: a of b, by their names."""
+  found = dict.fromkeys(names)
+  for name in names:
+    match = _PART.fullmatch(name)
+    if match:
+      stem, _, total = match.groups()
+      for i in range(1, min(int(total), _MOST_FILES) + 1):
+        found[f"{stem}-{i:05d}-of-{total}.safetensors"] = None
+  return list(found)
 
 
 def _indexed(folder: pathlib.Path, index: pathlib.Path) -> Source:
@@ -175,7 +191,7 @@ def _tensor(
   def rows(start: int, stop: int) -> np.ndarray:
     return _rows(place, start, stop).reshape(stop - start, *shape[1:])
 
-  return Tensor(name, shape, dtype, nbytes, rows)
+  return Tensor(name, shape, dtype, nbytes, rows, version=version_of(path))
 
 
 def _rows(place: _Place, start: int, stop: int) -> np.ndarray:

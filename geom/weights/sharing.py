@@ -75,7 +75,8 @@ class Sums:
         continue  # A last window that is not full would not compare.
       n = self.counts[window]
       start = 0 if window == ALL else layer + 1 - window
-      if n and self.ks:
+      # A window that lacks a layer would not compare with the others.
+      if self.ks and (n if window == ALL else n == window):
         values = spectra.spectrum(
           total, max(self.ks), full_below=self.full_below
         ).values

@@ -36,6 +36,7 @@ class Tensor(NamedTuple):
     rows: `rows(start, stop)` reads these of the first axis, as float32; it
       raises Unreadable or OSError.
     problem: why it cannot be read, or None.
+    version: of its file; as long as it is the same, so is the tensor.
   """
 
   name: str
@@ -44,6 +45,7 @@ class Tensor(NamedTuple):
   nbytes: int
   rows: Callable[[int, int], np.ndarray]
   problem: str | None = None
+  version: str = ""
 
 
 class Source(NamedTuple):
@@ -63,6 +65,15 @@ class Source(NamedTuple):
   tensors: dict[str, Tensor]
   metadata: dict[str, Any]
   problems: tuple[str, ...] = ()
+
+
+def version_of(path: pathlib.Path) -> str:
+  """Size and time of the last change; "" where there is no such file."""
+  try:
+    found = path.stat()
+  except OSError:
+    return ""
+  return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def missing(name: str, problem: str) -> Tensor:

@@ -63,18 +63,15 @@ def leading(gram: Float32[np.ndarray, "n n"], k: int) -> Spectrum:
   """
   n = len(gram)
   block = k + _SPARE
-  basis = np.random.default_rng(0).standard_normal((n, block), np.float32)
+  random = np.random.default_rng(0)
+  basis = random.standard_normal((n, block), np.float32)
   basis, _ = np.linalg.qr(basis)
   span, image = basis, gram @ basis
   for _ in range(_MOST_ROUNDS):
     if span.shape[1] + block > min(n, 6 * block):
       # Start anew from the best of it.
       span, image = span @ all_turned, image @ all_turned
-    # The last block's image, off what is spanned already: twice is enough.
-    new = image[:, :block]
-    for _ in range(2):
-      new = new - span @ (span.T @ new)
-      new, _ = np.linalg.qr(new)
+    new = _outside(image[:, :block], span, random)
     span = np.concatenate([new, span], axis=1)
     image = np.concatenate([gram @ new, image], axis=1)
     small = span.T @ image
@@ -87,6 +84,25 @@ def leading(gram: Float32[np.ndarray, "n n"], k: int) -> Spectrum:
     if residual[:2].max() <= _TOLERANCE and residual.max() <= _LOOSE:
       break
   return Spectrum(values, span @ turned, False, float(residual[:2].max()))
+
+
+def _outside(
+  image: Float32[np.ndarray, "n b"],
+  span: Float32[np.ndarray, "n s"],
+  random: np.random.Generator,
+) -> Float32[np.ndarray, "n b"]:
+  """An orthonormal block off what is spanned already; twice is enough.
+
+  Where the span is invariant nothing but rounding is left of the image; what
+  is left then of random directions takes its place.
+  """
+  sizes = np.linalg.norm(image, axis=0)
+  new = image - span @ (span.T @ image)
+  spent = np.linalg.norm(new, axis=0) <= 1e-5 * np.maximum(sizes, 1e-38)
+  new[:, spent] = random.standard_normal((len(new), spent.sum()), np.float32)
+  for _ in range(3 if spent.any() else 2):
+    new, _ = np.linalg.qr(new - span @ (span.T @ new))
+  return new
 
 
 def effective_rank(

@@ -5,11 +5,11 @@ sum of Grams at every layer where no window is open; so that a run that was
 broken off goes on there. Memory: a kernel, its Gram, a sum a window.
 """
 
-import hashlib
 import os
 import pathlib
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -21,13 +21,13 @@ from geom.weights import depth, measure, sharing, source
 from geom.weights.families import Found
 from geom.weights.kernels import Matrix, read_kernel
 from geom.weights.measure import Measured
+from geom.weights.resuming import checksum
 from geom.weights.sharing import Sums
 from geom.weights.source import Tensor, Unreadable
 
 Row = dict[str, Any]
 # Kernels up to this size are measured several at a time.
 _SMALL_BYTES = 1 << 26
-_UNREAD = "not readable: "
 
 
 class Settings(NamedTuple):
@@ -59,6 +59,7 @@ class Done(NamedTuple):
   scale: float
   problem: str | None
   gain_problem: str | None = None  # Of the gain alone.
+  crc: int = 0
 
 
 def analyse(
@@ -68,6 +69,7 @@ def analyse(
   *,
   vectors: pathlib.Path,
   before: Sequence[Row],
+  current: Collection[tuple[str, int]],
   advance: Callable[[Matrix], None],
   stop: Callable[[], None],
 ) -> Iterator[Row]:
@@ -79,6 +81,7 @@ def analyse(
     settings: how they are measured.
     vectors: a folder for this projection; made when missing.
     before: rows of an earlier start.
+    current: projections and layers whose rows are right, see `kept`.
     advance: is told of every kernel that is done, or was done before.
     stop: is called where everything is kept; it may raise.
 
@@ -88,15 +91,9 @@ def analyse(
   stack = found.matrices[projection]
   side = found.sides[projection]
   mine = [r for r in before if r.get("projection") == projection]
-  known = {r["layer"]: r for r in mine if r["kind"] == "matrix"}
-  gains = {
-    m.layer: found.gains.get((projection, m.layer)) if settings.folded else None
-    for m in stack
-  }
-  current = {
-    m.layer: is_current(known.get(m.layer), m, gains[m.layer]) for m in stack
-  }
-  if all(current.values()) and any(r["kind"] == "cosines" for r in mine):
+  gains = {m.layer: gain_of(found, m, settings) for m in stack}
+  right = {m.layer for m in stack if (projection, m.layer) in current}
+  if len(right) == len(stack) and any(r["kind"] == "cosines" for r in mine):
     for matrix in stack:
       advance(matrix)
     return
@@ -107,7 +104,7 @@ def analyse(
   if widths:
     sums = Sums(widths[0], settings.windows, settings.ks, settings.full_below)
     first = sums.load(kept)
-    if not all(current[m.layer] for m in stack[:first]):
+    if not right.issuperset(range(first)):
       sums = Sums(widths[0], settings.windows, settings.ks, settings.full_below)
       first = 0
   told = {
@@ -120,9 +117,9 @@ def analyse(
   boundary = int(np.lcm.reduce(settings.windows)) if settings.windows else 1
   for matrix in stack[:first]:
     advance(matrix)
-  for done in _measured(stack[first:], gains, side, settings, current):
+  for done in _measured(stack[first:], gains, side, settings, right):
     layer = done.matrix.layer
-    if not current[layer]:
+    if layer not in right:
       if done.measured is not None:
         _save(vectors / f"{layer:04d}.npz", done.measured)
       yield _row(done, gains[layer], settings)
@@ -141,74 +138,18 @@ def analyse(
   kept.unlink(missing_ok=True)
 
 
-def stamp(matrix: Matrix) -> str:
-  """What tells whether a kernel is the one that was measured before.
-
-  A hash of its first row; or, where that cannot be read, why not.
-  """
-  try:
-    if matrix.problem is not None:
-      raise Unreadable(matrix.problem)
-    first = source.rows(matrix.tensor, 0, 1)
-  except Unreadable as error:
-    return f"{_UNREAD}{error}"
-  shape = f"{matrix.tensor.shape} {matrix.piece.span}"
-  return hashlib.sha256(shape.encode() + first.tobytes()).hexdigest()[:16]
-
-
-def gain_stamp(gain: Tensor | None) -> str | None:
-  """The same of the gain that a kernel is folded with, of all of it."""
-  if gain is None:
-    return None
-  try:
-    return hashlib.sha256(source.read(gain).tobytes()).hexdigest()[:16]
-  except Unreadable as error:
-    return f"{_UNREAD}{error}"
-
-
-def is_current(
-  row: Mapping[str, Any] | None, matrix: Matrix, gain: Tensor | None
-) -> bool:
-  """Whether a row is of this kernel and gain as they lie there now."""
-  return (
-    row is not None
-    and row["stamp"] == stamp(matrix)
-    and row["gain_stamp"] == gain_stamp(gain)
-  )
-
-
-def changed(found: Found, before: Sequence[Row]) -> list[str]:
-  """Tensors that were measured before and are others now."""
-  names = []
-  for row in before:
-    if row["kind"] != "matrix" or row["stamp"].startswith(_UNREAD):
-      continue
-    stack = found.matrices.get(row["projection"], [])
-    if row["layer"] >= len(stack):
-      names.append(f"{row['projection']} of layer {row['layer']}")
-      continue
-    now = stamp(stack[row["layer"]])
-    if now != row["stamp"] and not now.startswith(_UNREAD):
-      names.append(stack[row["layer"]].tensor.name)
-    gain = found.gains.get((row["projection"], row["layer"]))
-    told, now = row["gain_stamp"] or _UNREAD, gain_stamp(gain) or _UNREAD
-    if now != told and not any(x.startswith(_UNREAD) for x in (now, told)):
-      names.append(gain.name)
-  return list(dict.fromkeys(names))
-
-
 def _measured(
   stack: Sequence[Matrix],
   gains: Mapping[int, Tensor | None],
   side: str,
   settings: Settings,
-  current: Mapping[int, bool],
+  right: Collection[int],
 ) -> Iterator[Done]:
   """Kernels in their order; small ones several at a time."""
 
   def one(matrix: Matrix) -> Done:
     layer = matrix.layer
-    return _one(matrix, gains[layer], side, settings, current[layer])
+    return _one(matrix, gains[layer], side, settings, layer in right)
 
   small = all(4 * m.shape[0] * m.shape[1] <= _SMALL_BYTES for m in stack)
   if not small or settings.workers == 1:
@@ -232,6 +173,13 @@ def _measured(
     finally:
       for future in waiting:
         future.cancel()
+
+
+def gain_of(found: Found, matrix: Matrix, settings: Settings) -> Tensor | None:
+  """The gain of the norm that a kernel reads, if that is wanted and there."""
+  if not settings.folded:
+    return None
+  return found.gains.get((matrix.projection, matrix.layer))
 
 
 def cores() -> int:
@@ -263,6 +211,7 @@ def _one(
         )
     except Unreadable as error:
       gain, gain_problem = None, str(error)
+  crc = checksum(kernel)
   scale = measure.scale(kernel)
   gram = measure.gram(kernel, side)
   measured = None
@@ -275,7 +224,7 @@ def _one(
       side=side,
       gain=gain,
     )
-  return Done(matrix, measured, gram, scale, None, gain_problem)
+  return Done(matrix, measured, gram, scale, None, gain_problem, crc)
 
 
 def _row(done: Done, gain: Tensor | None, settings: Settings) -> Row:
@@ -289,13 +238,16 @@ def _row(done: Done, gain: Tensor | None, settings: Settings) -> Row:
     "tensor": matrix.tensor.name,
     "dtype": matrix.tensor.dtype,
     "shape": list(matrix.shape),
-    "stamp": stamp(matrix),
-    "gain_stamp": gain_stamp(gain),
+    "version": matrix.tensor.version,
   }
   if of is None:
     return {**row, "problem": done.problem}
+  row["crc"] = done.crc
   if done.gain_problem is not None:
     row["gain_problem"] = done.gain_problem
+    row["gain_version"] = gain.version if gain else ""
+  elif gain is not None:
+    row["gain_crc"] = zlib.crc32(source.read(gain))
   second = float(of.s[1]) if len(of.s) > 1 else 0.0
   row |= {
     "s": [float(x) * done.scale for x in of.s],

@@ -88,6 +88,42 @@ def test_gpt2_keeps_in_out_and_splits_in_three(open_as):
   assert ("q", 1) in found.gains and ("up", 1) not in found.gains
 
 
+def test_gpt2_names_over_linear_weights_are_read_as_linear_weights(open_as):
+  """nanoGPT's: a stream of 8 is in every kernel, that tells."""
+  rng = np.random.default_rng(0)
+  kernels, tensors = {}, {}
+  for i in range(2):
+    fused = np.float32(rng.standard_normal((24, 8)))
+    tensors[f"transformer.h.{i}.attn.c_attn.weight"] = fused
+    kernels |= {(p, i): fused[8 * j : 8 * j + 8].T for j, p in enumerate("qkv")}
+    for p, name, shape in (
+      ("up", "mlp.c_fc", (8, 32)),
+      ("down", "mlp.c_proj", (32, 8)),
+    ):
+      kernels[p, i] = np.float32(rng.standard_normal(shape))
+      tensors[f"transformer.h.{i}.{name}.weight"] = kernels[p, i].T
+  found = families.recognise(open_as(tensors, config={"n_head": 2}))
+  assert_reads(found, kernels)
+  assert found.problems == ("a.safetensors: no layer has o",)
+
+
+def test_streams_of_several_widths_are_refused(made, open_as):
+  tensors = made.tensors()
+  for i in range(made.layers):
+    name = f"model.layers.{i}.mlp.down_proj.weight"
+    tensors[name] = np.ones((20, 48), "f4")
+  with pytest.raises(SourceError, match=r"q 32.*down 20"):
+    families.recognise(open_as(tensors))
+
+
+def test_layers_that_the_config_counts_and_are_not_there(made, open_as):
+  config = {"num_hidden_layers": made.layers + 1}
+  found = families.recognise(open_as(made.tensors(), config=config))
+  assert found.layers == made.layers + 1
+  assert len(found.problems) == 7
+  assert "layers.5.self_attn.q_proj.weight is not there" in found.problems[0]
+
+
 def test_gguf_tells_a_llama_from_a_gpt2_by_the_gate(tmp_path, made, save_gguf):
   with_gate = families.recognise(open_source(save_gguf(tmp_path / "a", made)))
   without = save_gguf(tmp_path / "b", made, gate=False)

@@ -208,3 +208,33 @@ def test_an_index_that_points_out_of_its_folder_is_refused(tmp_path):
   )
   with pytest.raises(source.SourceError, match="not a file of this folder"):
     open_source(tmp_path / "m")
+
+
+def test_files_of_several_without_an_index_are_missed(tmp_path, made, shard):
+  folder = shard(tmp_path / "m", made.tensors())
+  (folder / "model.safetensors.index.json").unlink()
+  assert_kernels(folder, made)
+  (folder / "model-00002-of-00002.safetensors").unlink()
+  (problem,) = open_source(folder).problems
+  assert "model-00002-of-00002.safetensors" in problem
+
+
+def test_gguf_of_doubles_and_of_single_numbers(tmp_path):
+  writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+  values = np.random.default_rng(0).standard_normal((3, 4))
+  writer.add_tensor("blk.0.attn_q.weight", values)
+  writer.add_tensor("scalar", np.float32(3).reshape(()))
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  tensors = open_source(tmp_path / "a.gguf").tensors
+  read = source.read(tensors["blk.0.attn_q.weight"])
+  np.testing.assert_allclose(read, values, rtol=1e-6)
+  assert tensors["scalar"].problem is not None
+
+
+def test_a_folder_of_pickles_is_called_so(tmp_path):
+  (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+  with pytest.raises(source.SourceError, match="pickle"):
+    open_source(tmp_path)

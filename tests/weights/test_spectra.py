@@ -126,3 +126,27 @@ def test_fewer_directions_than_asked_for():
   found = measure.measure(planted((5, 3), decaying(3)), 8, full_below=100)
   assert found.input.shape == (5, 3) and found.output.shape == (3, 3)
   assert found.s.shape == (3,)
+
+
+@pytest.mark.parametrize("rank", [600, 40, 5])
+def test_krylov_where_the_span_is_invariant(rank):
+  """Equal eigenvalues, and less of them than directions asked for."""
+  gram = np.zeros((600, 600), np.float32)
+  np.fill_diagonal(gram[:rank, :rank], 1)
+  found = spectra.leading(gram, 65)
+  exact = np.float32(np.arange(65) < rank)
+  np.testing.assert_allclose(found.values, exact, atol=1e-5)
+  assert found.residual <= 1e-5
+  np.testing.assert_allclose(
+    found.vectors.T @ found.vectors, np.eye(65), atol=1e-4
+  )
+  assert spectra.estimated_rank(gram, found) == pytest.approx(rank, rel=1e-2)
+
+
+def test_gains_of_any_size_fold():
+  kernel = planted((30, 20), decaying(20))
+  gain = np.float32(np.random.default_rng(1).uniform(1, 2, 30))
+  plain = measure.measure(kernel, 2, full_below=100, gain=gain).folded
+  large = measure.measure(kernel, 2, full_below=100, gain=gain * 1e25).folded
+  assert abs(plain[0] @ large[0]) == pytest.approx(1, abs=1e-5)
+  assert np.isfinite(large[2]).all()
