@@ -44,9 +44,10 @@ def run(
   """
   del profile  # Nothing here is compiled.
   weights = _open(config, data_dir)
-  found = _wanted(families.recognise(weights, config["family"]), config)
+  whole = families.recognise(weights, config["family"])
+  found = _wanted(whole, config)
   if config["loss"]["enabled"]:
-    losses.require(config, weights, found)
+    losses.require(weights, whole)
   for problem in dict.fromkeys([*weights.problems, *found.problems]):
     fetch.say(problem)
   writer = record.Writer(workdir / "metrics.jsonl")
@@ -68,7 +69,8 @@ def run(
         f"{weights.path}: no kernel could be read; {first}"
       )
     if config["loss"]["enabled"]:
-      losses.run(config, weights, found, workdir, writer, data_dir, stop)
+      edited = whole._replace(sides=found.sides)
+      losses.run(config["loss"], weights, edited, writer, data_dir, stop)
   return report(workdir)
 
 

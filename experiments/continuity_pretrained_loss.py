@@ -29,24 +29,24 @@ _CHUNK = 512
 _ATTENTION = ("q", "k", "v", "o")
 
 
-def require(config: dict[str, Any], weights: Source, found: Found) -> None:
+def require(weights: Source, found: Found) -> None:
   """Raises SourceError where the loss of these weights cannot be had."""
-  del config
   params.settings_of(weights, found)
   _tokenizer(weights)
 
 
 def run(
-  config: dict[str, Any],
+  section: dict[str, Any],
   weights: Source,
   found: Found,
-  workdir: pathlib.Path,
   writer: record.Writer,
   data_dir: pathlib.Path,
   stop: StopSignal,
 ) -> None:
-  """Writes a row of kind `loss` for every edit that has none yet."""
-  section = config["loss"]
+  """Writes a row of kind `loss` for every edit that has none yet.
+
+  Those of the projections in `found.sides`.
+  """
   before = {_key(r) for r in record.read(writer.path) if r["kind"] == "loss"}
   edits = [e for e in _edits(section, weights, found) if _key(e) not in before]
   if not edits:

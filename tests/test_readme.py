@@ -10,7 +10,7 @@ README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
 
 def test_its_python_runs(capsys):
   blocks = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
-  assert len(blocks) == 9
+  assert len(blocks) == 10
   kernels = jax.random.normal(jax.random.key(0), (4, 20, 30))
   names = {"kernels": kernels}
   for block in blocks:

@@ -162,7 +162,13 @@ def analyse(tmp_path, monkeypatch):
     return {}
 
   def run(
-    source, workdir="run", variant="any", family=None, report=False, **analysis
+    source,
+    workdir="run",
+    variant="any",
+    family=None,
+    report=False,
+    loss=None,
+    **analysis,
   ):
     # Pictures take longer than all the rest.
     monkeypatch.setattr(experiment, "report", reports if report else skip)
@@ -171,6 +177,7 @@ def analyse(tmp_path, monkeypatch):
     if family:
       config.family = family
     config.analysis.update({"k": 8, "ks": (2, 4), "workers": 1} | analysis)
+    config.loss.update(loss or {})
     checked = experiment.check(config)
     workdir = tmp_path / workdir
     with claimed(workdir, checked, []):
