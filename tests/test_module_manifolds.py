@@ -115,6 +115,7 @@ def test_what_it_says_and_leaves(whole):
   assert list((whole / "figures").glob("*.png"))
 
 
+@pytest.mark.slow
 def test_broken_off_and_resumed_it_is_bitwise_the_same(whole, launch, tmp_path):
   workdir = tmp_path / "resumed"
   shutil.copytree(whole, workdir)

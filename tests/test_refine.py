@@ -13,6 +13,7 @@ TALL, WIDE = (48, 40), (40, 48)
 SHAPES = [TALL, WIDE]
 D, B = 40, 8
 NEVER = 10**6
+SLOW = pytest.mark.slow
 
 
 def in_numpy(function, *static):
@@ -406,7 +407,9 @@ def test_matrices_smaller_than_the_block(shape):
 # Errors, and the compiled program.
 
 
-@pytest.mark.parametrize("d", [1, 2, 4, 5, 8, 9, 16, 64])
+@pytest.mark.parametrize(
+  "d", [1, 2, 5, 9, *(pytest.param(d, marks=SLOW) for d in (4, 8, 16, 64))]
+)
 def test_it_compiles_at_every_size(d):
   """XLA could not compile some small products in a certain order."""
   for b in sorted({1, min(d, 4), d // 2 + 1, d}):

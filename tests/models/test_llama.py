@@ -185,6 +185,7 @@ def test_no_logit_has_a_gradient_in_a_later_token(name):
     assert np.all(rows[: time + 1] > 0) and np.all(rows[time + 1 :] == 0)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_computed_again_and_unrolled():
   model, params = made()
   other, _ = made(remat=True, unroll=2)
