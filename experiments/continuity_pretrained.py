@@ -15,6 +15,7 @@ import tqdm
 from experiments import continuity_pretrained_loss as losses
 from experiments.continuity_pretrained_config import check, is_packaged
 from experiments.continuity_pretrained_report import report
+from geom import config as cfg
 from geom import record
 from geom.data import fetch, smollm2
 from geom.train.checkpoint import ResumeError
@@ -87,12 +88,20 @@ def _open(config: dict[str, Any], data_dir: pathlib.Path) -> source.Source:
   return opening.open_source(path, seed_index=config["seed_index"])
 
 
+def _name(weights: source.Source) -> str:
+  """Of the file; of a checkpoint of ours its run, condition and step too."""
+  parts = weights.path.absolute().parts
+  if weights.format == "checkpoint":
+    return "/".join(parts[-4:])
+  return "/".join(parts[-2:] if parts[-1].startswith("model.") else parts[-1:])
+
+
 def _wanted(found: Found, config: dict[str, Any]) -> Found:
   """The projections that the config asks for."""
   wanted = config["analysis"]["projections"] or tuple(found.matrices)
   for name in wanted:
     if name not in found.matrices:
-      raise source.SourceError(
+      raise cfg.ConfigError(
         f"config.analysis.projections: no {name!r}; there are "
         f"{', '.join(found.matrices)}"
       )
@@ -127,20 +136,22 @@ def _analyse(
   section["workers"] = section["workers"] or streaming.cores()
   settings = streaming.Settings(**section)
   speed = plan.rates(found)
-  planned = plan.plan(found, settings, speed)
-  fetch.say(plan.line(found, planned, speed))
+  stacks = found.matrices.values()
+  planned = plan.plan(found, settings, speed, current)
+  if planned.seconds:
+    fetch.say(plan.line(found, planned, speed))
   event = {"step": 0, "kind": "event", "condition": "weights"}
   writer.write(
     [
       {
         **event,
         "event": "start",
-        "source": str(weights.path.name),
+        "source": _name(weights),
         "format": weights.format,
         "family": found.family,
         "layers": found.layers,
         "sides": found.sides,
-        "gigabytes": planned.gigabytes,
+        "gigabytes": sum(m.nbytes for of in stacks for m in of) / 1e9,
         "planned_seconds": sum(planned.seconds.values()),
         "gflops": speed.flops / 1e9,
         "problems": list(dict.fromkeys([*weights.problems, *found.problems])),
@@ -153,6 +164,7 @@ def _analyse(
   with tqdm.tqdm(
     total=sum(planned.seconds.values()),
     unit="s",
+    disable=not planned.seconds,
     bar_format="{desc}{percentage:3.0f}%|{bar}| {elapsed}, {remaining} left",
   ) as bar:
 
@@ -161,32 +173,37 @@ def _analyse(
       bar.update(planned.seconds.get((matrix.projection, matrix.layer), 0))
 
     def stopping() -> None:
-      stop.raise_if_received("what is done is kept")
+      stop.raise_if_received("between kernels, what is done is kept")
 
-    for projection in found.matrices:
-      for row in streaming.analyse(
-        found,
-        projection,
-        settings,
-        vectors=workdir / "vectors" / projection,
-        before=before,
-        current=current,
-        advance=advance,
-        stop=stopping,
-      ):
-        writer.write([row])
-        if row["kind"] == "matrix":
-          fresh += found.matrices[projection][row["layer"]].nbytes / 1e9
-        for key in ("problem", "gain_problem"):
-          if row.get(key) and row[key] not in said:
-            said.add(row[key])
-            bar.write(f"geom: {row[key]}", file=sys.stderr)
-  seconds = time.perf_counter() - start
-  if fresh:
-    writer.write(
-      [{**event, "event": "analysed", "seconds": seconds, "gigabytes": fresh}]
-    )
-    fetch.say(
-      f"analysed {fresh:.2f} GB in {plan.span(seconds)}, "
-      f"{seconds / fresh:.1f} s a GB"
-    )
+    try:
+      for projection in found.matrices:
+        for row in streaming.analyse(
+          found,
+          projection,
+          settings,
+          vectors=workdir / "vectors" / projection,
+          before=before,
+          current=current,
+          advance=advance,
+          stop=stopping,
+        ):
+          writer.write([row])
+          if row["kind"] == "matrix":
+            fresh += found.matrices[projection][row["layer"]].nbytes / 1e9
+          for key in ("problem", "gain_problem"):
+            if row.get(key) and row[key] not in said:
+              said.add(row[key])
+              bar.write(f"geom: {row[key]}", file=sys.stderr)
+    finally:
+      bar.close()
+      _analysed(writer, event, fresh, time.perf_counter() - start)
+
+
+def _analysed(
+  writer: record.Writer, event: record.Row, gigabytes: float, seconds: float
+) -> None:
+  """Keeps and says how long that took, also of a part."""
+  if gigabytes:
+    row = {"event": "analysed", "seconds": seconds, "gigabytes": gigabytes}
+    writer.write([{**event, **row}])
+    fetch.say(f"analysed {gigabytes:.2f} GB in {plan.span(seconds)}")

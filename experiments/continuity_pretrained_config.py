@@ -10,6 +10,8 @@ from geom import config as cfg
 from geom.data import corpora
 
 _SMOLLM2 = "smollm2"
+# A config sorts its keys; tables go through a layer as a token does.
+_ORDER = ("q", "k", "v", "o", "gate", "up", "down")
 Share = Annotated[float, Field(ge=0, le=1)]
 Correlation = Annotated[float, Field(ge=-1, le=1)]
 
@@ -117,6 +119,9 @@ def _family(described: dict[str, Any]) -> dict[str, Any]:
     re.compile(family["rest"])
   except re.error as error:
     raise cfg.ConfigError(f"config.family.rest: {error}") from None
+  order = {p: i for i, p in enumerate(_ORDER)}
+  sides = family["sides"].items()
+  family["sides"] = dict(sorted(sides, key=lambda s: order.get(s[0], 99)))
   return family
 
 

@@ -67,7 +67,7 @@ def run(
       del edited
       writer.write([{**edit, "loss": value, "tokens": tokens[:, 1:].size}])
       bar.update()
-      stop.raise_if_received("what is done is kept")
+      stop.raise_if_received("between losses, what is done is kept")
 
 
 def _edits(

@@ -19,16 +19,18 @@ deviation over pairs of layers in which both are defined. Input is v1, output is
 u1; chance is the mean |cos| of two random directions of that space. `folded` is
 W with the gain of the norm before it, diag(gain) K. A low |cos| where s1/s2 is
 near 1 is not lost alignment: the second direction may have changed places with
-the first; overlaps of leading spaces tell."""
+the first; overlaps of leading spaces tell. Effective rank is the exponential of
+the entropy of s^2 / sum(s^2). A dash: nothing there, or not defined."""
 OVERLAPS = """\
-||V_k(l)^T V_k(l+1)||_F^2 / k of the leading k singular vectors, mean over pairs
-where the space is defined; chance k/d in brackets."""
+||A(l)^T A(l+1)||_F^2 / k of the leading k singular vectors A of a side, mean
+over pairs where the space is defined; chance k/d in brackets."""
 SHARING = """\
 Share of ||K||_F^2, mean over layers, that survives projection onto k directions
 of the residual stream: each layer's own best, or one basis common to some
 consecutive layers or to all, chosen for the sum of K K^T / ||K||_F^2 (K^T K on
-the output side). Chance is k/d. The last column is what the common basis keeps
-above chance as a share of what the own one does."""
+the output side). Chance is k/d. The last two columns compare the basis common
+to all layers with each layer's own: what it keeps, and what it keeps above
+chance."""
 LOSSES = """\
 Nats a token above {base:.4f}, the loss of the weights as they are, with one
 projection of all layers replaced by what k directions keep; own is each
@@ -132,10 +134,11 @@ def _setting(of: data.Analysis, rows: Sequence[Row]) -> str:
     "kernels.",
   ]
   if read:
+    rate = f", {seconds / read:.1f} s a GB" if read >= 1 else ""
+    first = next(r for r in rows if r.get("event") == "start")
     lines.append(
-      f"* {seconds:.0f} s for {read:.3f} GB, {seconds / read:.1f} s a GB; "
-      f"planned were {start.get('planned_seconds', 0):.0f} s at "
-      f"{start.get('gflops', 0):.0f} GFlop/s."
+      f"* {seconds:.0f} s of analysis for {read:.3f} GB{rate}; planned were "
+      f"{first['planned_seconds']:.0f} s at {first['gflops']:.0f} GFlop/s."
     )
   return "\n".join(lines)
 

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from geom.report import figures
 from geom.report import pretrained_rows as data
@@ -60,8 +61,7 @@ def all_pairs(of: Analysis) -> Figure:
       ax.grid(False)
       ax.set_title(f"{p} *" if of.sides[p] == side else p)
     line[0].set_ylabel(f"{VECTORS[side]}\nlayer")
-  for ax in axes[1]:
-    ax.set_xlabel("layer")
+  figure.supxlabel("layer    (* reads or writes the residual stream here)")
   figure.colorbar(image, ax=axes, label="|cos|")
   return figure
 
@@ -89,8 +89,12 @@ def depth(of: Analysis, chance: Callable[[int], float]) -> Figure:
   axes[0, 1].set_yscale("log")
   axes[0, 2].set_title("effective rank of W, share of the shorter side")
   axes[0, 2].set_ylim(0, 1.02)
+  plain = FuncFormatter(lambda x, _: f"{x:g}")
+  axes[0, 1].yaxis.set_major_formatter(plain)
+  axes[0, 1].yaxis.set_minor_formatter(plain)
   for ax in axes[0]:
     ax.set_xlabel("layer")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
   figures.finish(figure, names)
   return figure
 

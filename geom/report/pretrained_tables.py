@@ -106,7 +106,7 @@ def sharing(of: Analysis) -> str:
   ks, windows = data.sizes(of)
   head = ["projection", "side", "k", "chance"]
   head += [WINDOWS.get(w, f"{w} layers") for w in windows]
-  head += ["all / own", "excess of all: share of own's"]
+  head += ["all / own", "above chance: all / own"]
   lines = []
   for p, side in of.sides.items():
     if p not in of.kernels or not (d := data.width(of, p, side)):
@@ -116,7 +116,9 @@ def sharing(of: Analysis) -> str:
         continue
       kept = {w: data.kept(of, p, w, k) for w in windows}
       own, common = kept[1], kept.get(0, float("nan"))
-      excess = (common - k / d) / (own - k / d) if own > k / d else np.nan
+      excess = (
+        (common - k / d) / (own - k / d) if own > k / d + 1e-6 else np.nan
+      )
       lines.append(
         [p, side, str(k), md.number(k / d)]
         + [md.number(kept[w]) for w in windows]

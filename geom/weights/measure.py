@@ -66,7 +66,7 @@ def measure(
   kernel: Float32[np.ndarray, "m n"],
   k: int,
   *,
-  full_below: int,
+  full_below: int = 2048,
   residual_gram: Float32[np.ndarray, "d d"] | None = None,
   side: str = "input",
   gain: Float32[np.ndarray, " m"] | None = None,
@@ -74,7 +74,8 @@ def measure(
   """Leading singular vectors on both sides, s1/s2, effective rank.
 
   Args:
-    kernel: finite, of entries about 1: see `scale`.
+    kernel: finite, of entries about 1. Others go through `scale` first, and
+      `s` and `norm` times what it returns are those of the kernel.
     k: vectors kept.
     full_below: the shorter side up to which all singular values are computed.
     residual_gram: the Gram of the side, where it is at hand already.

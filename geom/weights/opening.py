@@ -9,7 +9,7 @@ _GGUF = b"GGUF"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
-def open_source(path: pathlib.Path, *, seed_index: int = 0) -> Source:
+def open_source(path: str | pathlib.Path, *, seed_index: int = 0) -> Source:
   """Safetensors, GGUF or a checkpoint of ours; no tensor is read yet.
 
   Args:
@@ -19,6 +19,7 @@ def open_source(path: pathlib.Path, *, seed_index: int = 0) -> Source:
   Raises:
     SourceError: nothing is there, or nothing that can be read.
   """
+  path = pathlib.Path(path)
   if path.is_dir():
     if checkpoint.is_checkpoint(path):
       return checkpoint.open_checkpoint(path, seed_index=seed_index)

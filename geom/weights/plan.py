@@ -1,7 +1,7 @@
 """How long an analysis will take on this machine, before it starts."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -58,9 +58,19 @@ def rates(found: Found) -> Rates:
   return Rates(flops, eigh, _read_rate(found))
 
 
-def plan(found: Found, settings: Settings, speed: Rates) -> Plan:
-  """The time and memory that every kernel takes."""
-  every = [m for of in found.matrices.values() for m in of if m.problem is None]
+def plan(
+  found: Found,
+  settings: Settings,
+  speed: Rates,
+  done: Collection[tuple[str, int]] = (),
+) -> Plan:
+  """The time and memory that every kernel takes which is not done."""
+  every = [
+    m
+    for of in found.matrices.values()
+    for m in of
+    if m.problem is None and (m.projection, m.layer) not in done
+  ]
   seconds = {
     (m.projection, m.layer): cost(m, found.sides[m.projection], settings, speed)
     for m in every
@@ -70,7 +80,7 @@ def plan(found: Found, settings: Settings, speed: Rates) -> Plan:
     (m.shape[found.sides[m.projection] == "output"] for m in every), default=0
   )
   sums = (3 + len(settings.windows)) * width * width
-  chunk = 3 * source.CHUNK_BYTES
+  chunk = 3 * min(source.CHUNK_BYTES, 4 * largest)
   return Plan(
     seconds,
     sum(m.nbytes for m in every) / 1e9,
