@@ -319,7 +319,7 @@ def test_some_projections(tmp_path, made, save, analyse):
   path = save(tmp_path / "m" / "a.safetensors", made.tensors())
   of = digest(analyse(path, projections=("down", "q")))
   assert list(of.kernels) == ["q", "down"]
-  with pytest.raises(SourceError, match="no 'gatee'; there are q, k, v"):
+  with pytest.raises(ConfigError, match="no 'gatee'; there are q, k, v"):
     analyse(path, "other", projections=("gatee",))
 
 
